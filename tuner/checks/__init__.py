@@ -1,0 +1,1 @@
+"""What is asked of a server after a start, and how the answers are judged."""

@@ -1,0 +1,1 @@
+"""Text of a /metrics page in, readings out. Pure."""

@@ -1,0 +1,1 @@
+"""Both memory pools of a start, computed before it. Pure arithmetic."""

@@ -1,0 +1,106 @@
+"""What goes into a plan and what comes out of it. Pure data; sizes are per rank."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from tuner.findings import Finding
+from tuner.modelcard import ModelShape
+
+GIB = 1 << 30
+
+#: Free memory is read at the end of "Init torch distributed" and never printed; the printed
+#: "Load weight begin. avail mem" is this much smaller (SGLang 0.5.17 on one H200, GiB).
+STARTUP_LOSS_GIB = 0.066
+#: What the CUDA context of a start takes before that first reading (same recordings, GiB).
+CONTEXT_GIB = 0.604
+
+
+class Source(StrEnum):
+    """Where a number comes from, best first."""
+
+    OPERATOR = "operator"
+    BOOT_LOG = "boot log"
+    MEASURED = "measured"
+    ESTIMATE = "estimate"
+
+
+class Sourced(msgspec.Struct, frozen=True):
+    """A number of GiB with its source."""
+
+    gib: float
+    source: Source
+
+
+class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a plan needs. ``flags`` are SGLang flags by underscore name, as asked.
+
+    ``free_before`` is the "avail mem" of the first "Load weight begin" line; ``free_after`` that of the
+    last "Load weight end" line before the pools (with a draft model that is the draft's on 0.5.17).
+    """
+
+    shape: ModelShape
+    flags: dict[str, Any]
+    sglang_version: str = "0.5.17"
+    free_before: Sourced
+    free_after: Sourced
+    startup_loss_gib: float = STARTUP_LOSS_GIB
+    #: Memory of the whole card in GiB; None when not known. Only defaults of flags depend on it.
+    card_gib: float | None = None
+    #: Graph memory by part, from a boot log; None: the planner estimates.
+    graphs_gib: float | None = None
+    #: Weights (embedding and head of the draft) that come back after sizing, GiB; None: estimate.
+    draft_returned_gib: float | None = None
+    #: Name of the round whose boot log calibrates this plan ("r3"), or None.
+    calibrated_by: str | None = None
+    headroom_line_gib: float = 4.4
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True):
+    """One named share of the card's memory, in GiB."""
+
+    name: str
+    label: str
+    gib: float
+    source: Source = Source.ESTIMATE
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a start would give. Field names are those of ``tuner plan --json``."""
+
+    fits: bool
+    binds: Literal["kv", "mamba", "requests"]
+    basis: Literal["formula", "calibrated"]
+    mamba_slots: int
+    kv_tokens: int
+    max_running_requests: int
+    slots_per_request: int
+    bytes_per_slot: int
+    bytes_per_token: int
+    mamba_gib: float
+    kv_gib: float
+    spec_buffer_gib: float
+    reserve_gib: float
+    longest_input_tokens: int
+    context_len: int
+    #: Free GiB at ready and at the lowest point of the start.
+    ready_free_gib: float
+    lowest_free_gib: float
+    headroom_line_gib: float
+    #: Terms of the VRAM bar in drawing order, free memory last ("free").
+    terms: tuple[Term, ...]
+    #: Where each input comes from: {"free_before": "boot log", ...}
+    sources: dict[str, str]
+    calibrated_by: str | None = None
+    sglang_version: str = "0.5.17"
+    version_note: str = ""
+    requests_asked: int | None = None
+    strategy: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+class CannotPlan(Exception):
+    """A model, a flag or an input that no plan can be made from; the message is one sentence for the operator."""

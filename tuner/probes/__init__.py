@@ -1,0 +1,1 @@
+"""Readers of GPU and server: the edges. Every field may be missing."""

@@ -1,0 +1,1 @@
+"""Recipes and the files they come from and go to."""

@@ -1,0 +1,1 @@
+"""The history of rounds and the difference between two of them."""

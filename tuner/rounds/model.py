@@ -1,0 +1,102 @@
+"""A round as kept in the history."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tuner.checks.model import CheckResult
+from tuner.findings import Finding
+from tuner.metrics.model import Readings
+from tuner.planner.model import Plan
+from tuner.recipe.model import Recipe
+from tuner.serverlog.model import BootFacts
+
+
+class RoundState(StrEnum):
+    """How far a round came. A round whose tuner died keeps the state it had reached."""
+
+    STARTING = "starting"
+    CHECKING = "checking"
+    VERIFIED = "verified"
+    UNVERIFIED = "unverified"
+    FAILED = "failed"
+    ABORTED = "aborted"
+    REFUSED = "refused"
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """One round: what was asked, what was expected, what came. ``name`` is "r1", "r2", ...
+
+    ``note``, ``verdict`` ("keep", "reject", "") are the operator's. Times are seconds; ``started_at`` Unix time.
+    """
+
+    number: int
+    started_at: float
+    state: RoundState
+    #: Where it ended when it failed: a phase of the start, or "checks".
+    phase: str = ""
+    reason: str = ""
+    simulated: bool = False
+    recipe: Recipe
+    #: Values in effect, read from the server: {"max_running_requests": 9, ...}
+    effective: dict[str, Any] = {}
+    plan: Plan | None = None
+    boot: BootFacts | None = None
+    phase_seconds: dict[str, float] = {}
+    ready_seconds: float | None = None
+    checks: tuple[CheckResult, ...] = ()
+    readings: Readings | None = None
+    #: VRAM in MiB: before the start, highest during it, at ready.
+    vram_mib: dict[str, int] = {}
+    findings: tuple[Finding, ...] = ()
+    log_path: str = ""
+    note: str = ""
+    verdict: str = ""
+    sglang_version: str | None = None
+    driver_version: str | None = None
+    gpu_name: str | None = None
+    tuner_version: str = ""
+
+    @property
+    def name(self) -> str:
+        """How the operator calls it."""
+        return f"r{self.number}"
+
+
+class ChangeVerdict(StrEnum):
+    """How a change is judged."""
+
+    CHANGED = "changed"
+    BETTER = "better"
+    WORSE = "worse"
+    WITHIN_NOISE = "within noise"
+    NOT_COMPARABLE = "not comparable"
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that differs between two rounds."""
+
+    name: str
+    old: Any
+    new: Any
+    #: "+78,000", "-24", "×2.0" or "" where no difference makes sense.
+    change: str = ""
+    verdict: ChangeVerdict = ChangeVerdict.CHANGED
+
+
+class RoundDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """Two rounds side by side: only what changed, flags first."""
+
+    old: str
+    new: str
+    flags_changed: tuple[Change, ...] = ()
+    effective_changed: tuple[Change, ...] = ()
+    pools: tuple[Change, ...] = ()
+    checks: tuple[Change, ...] = ()
+    metrics: tuple[Change, ...] = ()
+    #: One sentence: what was bought with what.
+    summary: str = ""
+    simulated: bool = False

@@ -1,0 +1,1 @@
+"""The server process: preflight, start, readiness, stop, adoption."""

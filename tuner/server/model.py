@@ -1,0 +1,93 @@
+"""A server process as the tuner knows it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from tuner.findings import Finding
+from tuner.recipe.model import Recipe
+from tuner.serverlog.model import BootFacts
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a start needs, resolved: this holds secrets and is never stored or shown."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    host: str
+    port: int
+    simulated: bool
+    recipe: Recipe
+    round_name: str | None = None
+
+
+class ServerHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """A server the tuner started, as kept on disk: found again after any end of the tuner. Holds no secret."""
+
+    pid: int
+    #: psutil creation time: with the pid it names the process for sure.
+    create_time: float
+    host: str
+    port: int
+    log_path: str
+    started_at: float
+    simulated: bool
+    recipe: Recipe
+    round_name: str | None = None
+    #: VRAM used before the start, MiB per GPU index, to verify the return after a stop.
+    vram_before_mib: dict[str, int] = {}
+
+    @property
+    def url(self) -> str:
+        """Base URL the tuner talks to."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+class ReadyState(StrEnum):
+    """How waiting for a start ended."""
+
+    READY = "ready"
+    DIED = "died"
+    ABORTED = "aborted"
+    TIMED_OUT = "timed out"
+
+
+class ReadyOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a start. ``reason`` is one sentence; ``phase_seconds`` in order of the phases."""
+
+    state: ReadyState
+    seconds: float
+    facts: BootFacts
+    reason: str = ""
+    exit_status: int | None = None
+    phase_seconds: dict[str, float] = {}
+    last_lines: tuple[str, ...] = ()
+
+
+class StopOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a stop, verified."""
+
+    stopped: bool
+    seconds: float
+    how: str
+    exit_status: int | None = None
+    left_processes: tuple[int, ...] = ()
+    port_free: bool = True
+    #: MiB still missing per GPU index compared with before the start; None: could not be read.
+    vram_missing_mib: dict[str, int] | None = None
+    reason: str = ""
+
+
+class StartRefused(Exception):
+    """A start that must not happen; ``findings`` say why, worst first."""
+
+    def __init__(self, findings: tuple[Finding, ...]) -> None:
+        super().__init__("; ".join(f.title for f in findings) or "start refused")
+        self.findings = findings
+
+
+ServerInfo = dict[str, Any]

@@ -1,0 +1,1 @@
+"""Text of a server log in, facts out. Pure: opens no file."""

@@ -1,0 +1,1 @@
+"""Shapes (config.json) of well-known models, for planning where the model folder is not at hand."""

@@ -1,0 +1,1 @@
+"""The terminal app. The only place that imports Textual."""
