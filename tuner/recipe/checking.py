@@ -1,0 +1,104 @@
+"""Values checked before a recipe holds them. Every error is one :class:`RecipeError` sentence for the operator."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from tuner.flags import FlagInfo, FlagValueError, catalogue, check_value, suggest
+from tuner.flags.values import BIGGEST, has_null, is_json, shown_value
+from tuner.recipe import references
+from tuner.recipe.keys import API_SECTION, TUNER_SECTION
+from tuner.recipe.model import Recipe, RecipeError
+from tuner.recipe.slots import slots_of
+from tuner.redact import redact
+
+#: The version whose lists of choices the catalogue has.
+CATALOGUE_VERSION = "0.5.17"
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def checked(recipe: Recipe) -> Recipe:
+    """The recipe with every value as it would be read from a file; :class:`RecipeError` for what no file may hold."""
+    infos = catalogue()
+    flags: dict[str, Any] = {}
+    for name, value in recipe.flags.items():
+        if name not in infos:
+            near = suggest(name)
+            raise RecipeError(f"{name} is not a flag of SGLang" + (f"; perhaps {near} was meant." if near else "."))
+        flags[name] = checked_flag(infos[name], value, name, any_choice=other_version(recipe))
+    environment = {k: checked_variable(k, v, f"environment.{k}") for k, v in recipe.environment.items()}
+    for (section, key), value in slots_of(recipe).items():
+        if section in (API_SECTION, TUNER_SECTION, "server"):
+            checked_setting(section, key, value)
+    return msgspec.structs.replace(recipe, flags=flags, environment=environment)
+
+
+def other_version(recipe: Recipe) -> bool:
+    """Whether a recipe is for a version whose choices the catalogue may not have."""
+    return recipe.tuner.sglang_version not in (None, CATALOGUE_VERSION)
+
+
+def checked_flag(info: FlagInfo, value: Any, place: str, *, any_choice: bool = False) -> Any:
+    """A flag's value as it is kept; :class:`RecipeError` names where it stands and what the flag takes."""
+    try:
+        checked = check_value(info, value, any_choice=any_choice)
+    except FlagValueError as error:
+        raise RecipeError(_at(place, info.name, str(error))) from None
+    references.check(checked, place)
+    if info.secret and isinstance(checked, str) and not references.is_whole(checked):
+        raise literal_secret(place, info.name.upper())
+    if info.kind == "json" and redact(checked) != checked:
+        raise literal_secret(place, "NAME")
+    return checked
+
+
+def checked_variable(name: str, value: Any, place: str) -> str:
+    """The value of an environment variable; whole and broken numbers may be written without quotes."""
+    if not _VARIABLE.fullmatch(name):
+        raise RecipeError(f"{place} is no name of an environment variable: use letters, digits and _.")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not is_json(value) or "\0" in value:
+        raise RecipeError(f"{place} is {shown_value(value)}; an environment variable takes a text in quotes.")
+    references.check(value, place)
+    if redact({name: value}) != {name: value}:
+        raise literal_secret(place, name)
+    return value
+
+
+def checked_setting(section: str, name: str, value: Any) -> Any:
+    """A value of [tuner] or [api], or of [server] python."""
+    place = f"{section}.{name}"
+    if name in ("headroom_gib", "timeout_seconds"):
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= BIGGEST:
+            raise RecipeError(f"{place} is {shown_value(value)}; it takes a number of at least 0.")
+        return float(value)
+    if name == "simulator":
+        if not isinstance(value, dict) or not is_json(value) or has_null(value):
+            raise RecipeError(f"{place} is {shown_value(value)}; it takes a table of switches.")
+        return value
+    if not isinstance(value, str) or not value.strip() or not is_json(value) or "\0" in value:
+        raise RecipeError(f"{place} is {shown_value(value)}; it takes a text.")
+    if name == "sglang_version" and not re.match(r"\d+\.\d+", value):
+        raise RecipeError(f'{place} is {shown_value(value)}; it takes a version such as "{CATALOGUE_VERSION}".')
+    references.check(value, place)
+    if name == "python" and references.names(value):
+        raise RecipeError(f"{place} is {shown_value(value)}; it takes the path of an interpreter, without variables.")
+    if redact(value) != value:
+        raise literal_secret(place, "NAME")
+    return value
+
+
+def _at(place: str, name: str, sentence: str) -> str:
+    return sentence if place in ("", name) else f"{place}: {sentence}"
+
+
+def literal_secret(place: str, variable: str) -> RecipeError:
+    """What is said to a secret in clear; the secret itself is not."""
+    return RecipeError(
+        f'{place} holds a secret in clear: put it into an environment variable and write "${{{variable}}}" instead.'
+    )
