@@ -59,6 +59,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     driver_version: str | None = None
     gpu_name: str | None = None
     tuner_version: str = ""
+    #: The tuner process that runs this round (pid and creation time): when it is gone before the round is
+    #: closed, another tuner settles the round from its log.
+    runner_pid: int | None = None
+    runner_created: float | None = None
 
     @property
     def name(self) -> str:

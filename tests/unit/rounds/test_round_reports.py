@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.checks.model import CheckResult, Verdict
+from tuner.findings import Finding, FindingId, Severity
+from tuner.metrics.model import Readings, Spread
+from tuner.recipe.model import Recipe
+from tuner.rounds.diff import diff
+from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
+from tuner.rounds.report import (
+    diff_markdown,
+    diff_text,
+    round_markdown,
+    round_text,
+    rounds_markdown,
+    rounds_text,
+    summaries_text,
+)
+from tuner.rounds.summary import summarise
+from tuner.serverlog.model import BootFacts, Phase
+from tuner.text import width
+
+
+def round_(number: int, fraction: float = 0.86, **fields: object) -> Round:
+    known: dict[str, object] = {
+        "started_at": 1_796_000_000.0,
+        "state": RoundState.VERIFIED,
+        "recipe": Recipe(
+            flags={"model_path": "/models/hybrid-27b-fp8", "mem_fraction_static": fraction, "api_key": "sk-live-123456"}
+        ),
+        "boot": BootFacts(
+            phase=Phase.READY, kv_tokens=262_294, mamba_slots=57, max_running_requests=3, available_gib=3.2
+        ),
+        "checks": (
+            CheckResult(name="thinking", verdict=Verdict.PASS, reason="The right answer came.", seconds=1.52),
+            CheckResult(name="tool call", verdict=Verdict.FAIL, reason="Template tokens are left: <|im_end|>."),
+        ),
+        "readings": Readings(at=1.0, ttft_s=Spread(p50=0.8, p95=1.2, count=24), prefix_hit_ratio=0.666),
+        "ready_seconds": 72.0,
+        "findings": (
+            Finding(id=FindingId.LOW_HEADROOM, severity=Severity.WARNING, title="Little is left.", remedy="Lower it."),
+        ),
+        "phase_seconds": {"loading weights": 20.0},
+    }
+    return Round(number=number, **{**known, **fields})  # type: ignore[arg-type]
+
+
+def test_the_rounds_list_shows_changes_pools_checks_and_words_in_columns() -> None:
+    rounds = [
+        round_(3, 0.98, note="显存还剩 3.2 GiB，先保留", verdict="keep"),
+        round_(
+            2, 0.99, state=RoundState.FAILED, phase="capturing graphs", reason="Out of memory.", boot=None, checks=()
+        ),
+        round_(1),
+    ]
+    head, newest, failed, first = rounds_text(rounds, cells=200).splitlines()
+    assert head.split()[:4] == ["round", "when", "outcome", "changed"]
+    for word in ("r3", "verified", "mem_fraction_static 0.99 -> 0.98", "262,294", "57", "1/2", "keep; 显存还剩"):
+        assert word in newest
+    assert "at capturing graphs: Out of memory." in failed
+    assert "mem_fraction_static 0.86 -> 0.99" in failed
+    assert "mem_fraction_static" not in first
+
+
+def test_columns_stay_in_line_with_wide_characters() -> None:
+    rounds = [round_(2, reason="模型太大", note="备注"), round_(1, note="plain")]
+    lines = rounds_text(rounds, cells=200).splitlines()
+    at = [width(line[: line.index(word)]) for line, word in zip(lines, ("remark", "备注", "plain"), strict=True)]
+    assert len(set(at)) == 1
+
+
+def test_a_table_keeps_to_the_terminal_and_an_empty_history_has_words() -> None:
+    long = [round_(1, note="很长的备注" * 60)]
+    assert max(width(line) for line in rounds_text(long, cells=140).splitlines()) <= 140
+    assert rounds_text([]) == "No rounds yet: tuner run starts the first one."
+
+
+def test_a_simulated_round_is_marked_wherever_it_is_shown() -> None:
+    simulated = round_(2, simulated=True)
+    assert "r2 (sim)" in rounds_text([simulated])
+    assert "r2 (sim)" in rounds_markdown([summarise(simulated)])
+    assert "SIMULATED, no real SGLang" in round_text(simulated).splitlines()[0]
+    assert "SIMULATED, no real SGLang" in round_markdown(simulated).splitlines()[0]
+    difference = diff(round_(1), simulated)
+    assert "SIMULATED" in diff_text(difference).splitlines()[0]
+    assert "SIMULATED" in diff_markdown(difference).splitlines()[0]
+    assert "SIMULATED" not in round_text(round_(1))
+
+
+def test_a_round_in_full_names_what_was_asked_what_came_and_what_to_do() -> None:
+    text = round_text(round_(1, effective={"mem_fraction_static": 0.86, "max_running_requests": 3}))
+    for word in (
+        "r1: verified", "hybrid-27b-fp8", "KV tokens", "262,294", "3.20 GiB", "thinking", "1.5 s", "FAIL",
+        "p50 0.80 s, p95 1.2 s of 24", "67%", "low-headroom", "Lower it.", "loading weights", "max_running_requests",
+    ):  # fmt: skip
+        assert word in text
+
+
+def test_a_diff_as_text_has_one_table_per_kind_flags_first() -> None:
+    difference = diff(round_(1), round_(2, 0.98, boot=BootFacts(kv_tokens=340_294, mamba_slots=33)))
+    text = diff_text(difference)
+    lines = text.splitlines()
+    assert lines[0] == "r1 -> r2"
+    assert lines[1] == "+78,000 KV tokens for 24 slots."
+    assert lines.index("Flags") < lines.index("Pools")
+    assert "Measurements" not in lines
+    row = next(line.split() for line in lines if "mem_fraction_static" in line)
+    assert row == ["mem_fraction_static", "0.86", "0.98", "+0.12"]
+    pools = next(line for line in lines if line.strip().startswith("KV tokens"))
+    assert pools.split() == ["KV", "tokens", "262,294", "340,294", "+78,000", "better"]
+
+
+def test_a_diff_as_markdown_is_a_table_that_no_text_can_break() -> None:
+    difference = RoundDiff(
+        old="r1",
+        new="r2",
+        flags_changed=(Change(name="served_model_name", old="a|b\n| c", new="<img src=x> `x` [y](z)"),),
+        summary="A | B <script>",
+    )
+    markdown = diff_markdown(difference)
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert rows[0] == "| what | old | new | change | verdict |"
+    assert rows[2] == r"| served_model_name | a\|b \| c | \<img src=x\> \`x\` \[y\](z) |  |  |"
+    assert len(rows) == 3
+    assert r"A \| B \<script\>" in markdown
+
+
+def test_no_report_shows_a_secret() -> None:
+    old, new = round_(1), round_(2, note="started with --api-key sk-live-123456")
+    new = msgspec.structs.replace(new, recipe=new.recipe.with_flags({"api_key": "sk-other-987654"}))
+    difference = diff(old, new)
+    shown = [
+        rounds_text([new, old]),
+        rounds_markdown([summarise(new, old)]),
+        round_text(new),
+        round_markdown(new),
+        diff_text(difference),
+        diff_markdown(difference),
+    ]
+    assert all("123456" not in text and "987654" not in text for text in shown)
+
+
+@settings(max_examples=80, deadline=None)
+@given(words=st.text(max_size=40), cells=st.integers(20, 200))
+def test_no_text_of_a_model_or_log_reaches_the_terminal_as_more_than_text(words: str, cells: int) -> None:
+    check = CheckResult(name="thinking", verdict=Verdict.FAIL, reason=words)
+    shown = round_(1, note=words, reason=words, checks=(check,), log_path=words)
+    change = Change(name="x", old=words, new=1, verdict=ChangeVerdict.NOT_COMPARABLE)
+    texts = (
+        summaries_text([summarise(shown)], cells),
+        round_text(shown, cells),
+        round_markdown(shown),
+        diff_text(RoundDiff(old="r1", new="r2", flags_changed=(change,), summary=words), cells),
+    )
+    for text in texts:
+        assert not any(ord(c) < 32 and c != "\n" for c in text)
+        assert "\x7f" not in text
+    assert len(summaries_text([summarise(shown)], cells).splitlines()) == 2

@@ -1,0 +1,282 @@
+"""The history of rounds: an SQLite file that survives the end of the tuner at any moment.
+
+Every call is one transaction in write-ahead mode with ``synchronous = FULL``: when it returns, it is on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tuner.metrics.model import Readings
+from tuner.redact import redact
+from tuner.rounds import schema
+from tuner.rounds.errors import HistoryError, UnknownRound, history_error
+from tuner.rounds.model import Round, RoundState
+from tuner.rounds.summary import RoundSummary, changed_values, summarise
+
+__all__ = ["History", "HistoryError", "UnknownRound"]
+
+Rounds: TypeAlias = list[Round]
+Summaries: TypeAlias = list[RoundSummary]
+Samples: TypeAlias = list[Readings]
+
+#: The operator's own words on a round, and what they may be.
+VERDICTS = ("keep", "reject", "")
+
+_SUMMARY = (
+    "started_at",
+    "state",
+    "simulated",
+    "phase",
+    "reason",
+    "model",
+    "kv_tokens",
+    "mamba_slots",
+    "max_running_requests",
+    "ready_seconds",
+    "checks_passed",
+    "checks_total",
+    "ttft_p50_s",
+    "itl_p50_s",
+)
+_COLUMNS = (*_SUMMARY, "flags", "body")
+_OPEN = f"INSERT INTO rounds ({', '.join(_COLUMNS)}, note, verdict) VALUES ({', '.join('?' * len(_COLUMNS))}, ?, ?)"
+_SAVE = f"UPDATE rounds SET {', '.join(f'{c} = ?' for c in _COLUMNS)} WHERE number = ?"
+_ROUND = "SELECT number, note, verdict, body FROM rounds"
+_LINES = f"""SELECT number, note, verdict, flags, {", ".join(_SUMMARY)},
+    (SELECT before.flags FROM rounds AS before WHERE before.simulated = rounds.simulated
+     AND before.number < rounds.number ORDER BY before.number DESC LIMIT 1) AS flags_before
+    FROM rounds"""
+
+
+class History:
+    """All rounds of one operator. Any thread may call any method; several tuners may share the file.
+
+    Every method raises HistoryError when the file cannot be read or written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.RLock()
+        schema.prepare(self.path)
+        with self._told():
+            self._connection = schema.connect(self.path)
+            self._connection.row_factory = sqlite3.Row
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.execute("PRAGMA foreign_keys = ON")
+
+    def close(self) -> None:
+        """Lets go of the file; a second call does nothing."""
+        with self._told():
+            self._connection.close()
+
+    def __enter__(self) -> History:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open_round(self, draft: Round) -> Round:
+        """Keeps ``draft`` under a number of its own, given by the database, and returns it with that number.
+
+        What is returned still holds the recipe as given, secrets and all: it is what the round is started from.
+        """
+        with self._writing() as connection:
+            # The number is part of the body, so the row comes first and its body in the same transaction.
+            values = _values(draft)
+            cursor = connection.execute(_OPEN, (*values, _text(draft.note), draft.verdict))
+            number = cursor.lastrowid
+            assert number is not None
+            opened = msgspec.structs.replace(draft, number=number)
+            connection.execute(_SAVE, (*_values(opened), number))
+        return opened
+
+    def save(self, round_: Round) -> Round:
+        """Keeps the new state of a round and returns it as kept.
+
+        Note and verdict stay as ``set_note`` and ``set_verdict`` left them: the operator may have written them
+        while the round was running.
+        """
+        with self._writing() as connection:
+            cursor = connection.execute(_SAVE, (*_values(round_), round_.number))
+            self._must_exist(cursor, round_.number)
+            return _round(self._row(round_.number))
+
+    def get(self, number: int) -> Round:
+        """The round with this number. Raises UnknownRound (also a KeyError) when there is none."""
+        with self._told():
+            return _round(self._row(number))
+
+    def find(self, number: int) -> Round | None:
+        """The round with this number, or None."""
+        with self._told():
+            row = self._connection.execute(f"{_ROUND} WHERE number = ?", (number,)).fetchone()
+            return _round(row) if row else None
+
+    def list(
+        self, limit: int = 50, offset: int = 0, newest_first: bool = True, simulated: bool | None = None
+    ) -> Rounds:
+        """Rounds by number, a page of at most ``limit`` from ``offset`` on."""
+        with self._told():
+            return [_round(row) for row in self._page(_ROUND, limit, offset, newest_first, simulated)]
+
+    def summaries(
+        self, limit: int = 50, offset: int = 0, newest_first: bool = True, simulated: bool | None = None
+    ) -> Summaries:
+        """One line per round, without reading the rounds themselves: fast at any length of the history."""
+        with self._told():
+            return [_line(row) for row in self._page(_LINES, limit, offset, newest_first, simulated)]
+
+    def count(self, simulated: bool | None = None) -> int:
+        """How many rounds there are."""
+        where, values = _kind(simulated)
+        with self._told():
+            return int(self._connection.execute(f"SELECT count(*) FROM rounds{where}", values).fetchone()[0])
+
+    def set_note(self, number: int, note: str) -> None:
+        """Writes the operator's note on a round."""
+        self._set("note", number, str(redact(note)))
+
+    def set_verdict(self, number: int, verdict: str) -> None:
+        """Marks a round as one to "keep" or to "reject"; an empty text takes the mark away."""
+        if verdict not in VERDICTS:
+            raise HistoryError(f'A round is marked with "keep", "reject" or nothing, not with "{verdict}".')
+        self._set("verdict", number, verdict)
+
+    def last(self, states: Iterable[RoundState] = (), simulated: bool | None = None) -> Round | None:
+        """The newest round in one of ``states`` (any, when none is named), or None."""
+        where, values = _kind(simulated)
+        wanted = [str(state) for state in states]
+        if wanted:
+            where += (" AND " if where else " WHERE ") + f"state IN ({', '.join('?' * len(wanted))})"
+        with self._told():
+            row = self._connection.execute(
+                f"{_ROUND}{where} ORDER BY number DESC LIMIT 1", (*values, *wanted)
+            ).fetchone()
+            return _round(row) if row else None
+
+    def add_samples(self, number: int, readings: Iterable[Readings]) -> None:
+        """Keeps readings taken during a round, all of them or none."""
+        rows = [(number, sample.at, _json(sample)) for sample in readings]
+        with self._writing() as connection:
+            self._row(number)
+            connection.executemany("INSERT INTO samples (round, at, body) VALUES (?, ?, ?)", rows)
+
+    def samples(self, number: int) -> Samples:
+        """The readings taken during a round, in the order of time."""
+        with self._told():
+            rows = self._connection.execute("SELECT body FROM samples WHERE round = ? ORDER BY at, id", (number,))
+            return [_decoded(row["body"], Readings, f"A sample of r{number}") for row in rows]
+
+    def _set(self, column: str, number: int, text: str) -> None:
+        with self._writing() as connection:
+            cursor = connection.execute(f"UPDATE rounds SET {column} = ? WHERE number = ?", (_text(text), number))
+            self._must_exist(cursor, number)
+
+    def _page(
+        self, select: str, limit: int, offset: int, newest_first: bool, simulated: bool | None
+    ) -> Sequence[sqlite3.Row]:
+        where, values = _kind(simulated)
+        order = "DESC" if newest_first else "ASC"
+        return self._connection.execute(
+            f"{select}{where} ORDER BY number {order} LIMIT ? OFFSET ?", (*values, limit, offset)
+        ).fetchall()
+
+    def _row(self, number: int) -> sqlite3.Row:
+        row: sqlite3.Row | None = self._connection.execute(f"{_ROUND} WHERE number = ?", (number,)).fetchone()
+        if row is None:
+            raise self._unknown(number)
+        return row
+
+    def _must_exist(self, cursor: sqlite3.Cursor, number: int) -> None:
+        if cursor.rowcount == 0:
+            raise self._unknown(number)
+
+    def _unknown(self, number: int) -> UnknownRound:
+        newest = self._connection.execute("SELECT max(number) FROM rounds").fetchone()[0]
+        there_is = f"the newest is r{newest}" if newest else "the history is still empty"
+        return UnknownRound(f"There is no round r{number}: {there_is}.")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """One thread at a time, and SQLite's errors as sentences."""
+        with self._lock:
+            try:
+                yield
+            except (sqlite3.Error, UnicodeDecodeError) as error:
+                raise history_error(error, self.path) from error
+            except OverflowError as error:
+                raise HistoryError("A number of this round is too large to be kept.") from error
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: committed at the end, taken back when anything goes wrong in between."""
+        with self._told():
+            connection = self._connection
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+
+
+def _kind(simulated: bool | None) -> tuple[str, tuple[int, ...]]:
+    return ("", ()) if simulated is None else (" WHERE simulated = ?", (int(simulated),))
+
+
+def _values(round_: Round) -> tuple[Any, ...]:
+    line = summarise(round_)
+    body = _json(round_)
+    # What cannot be read again must not be kept (a number that JSON does not know, a value hidden as a secret).
+    _decoded(body, Round, "This round")
+    columns = (getattr(line, name) for name in _SUMMARY)
+    flags = _json(round_.recipe.flags)
+    return (*(_text(value) if isinstance(value, str) else value for value in columns), flags, body)
+
+
+def _json(value: Round | Readings | dict[str, Any]) -> str:
+    clean = redact(msgspec.to_builtins(value))
+    try:
+        return msgspec.json.encode(clean).decode()
+    except UnicodeEncodeError:
+        # Half a surrogate pair (a file name that is no UTF-8): kept with a replacement character.
+        return json.dumps(clean, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+def _text(text: str) -> str:
+    """SQLite takes UTF-8 only: half a surrogate pair becomes a replacement character."""
+    return str(redact(text)).encode("utf-8", "replace").decode()
+
+
+def _round(row: sqlite3.Row) -> Round:
+    round_: Round = _decoded(row["body"], Round, f"r{row['number']}")
+    return msgspec.structs.replace(round_, number=row["number"], note=row["note"], verdict=row["verdict"])
+
+
+def _line(row: sqlite3.Row) -> RoundSummary:
+    name, before = f"r{row['number']}", row["flags_before"]
+    flags = _decoded(row["flags"], dict[str, Any], name)
+    changed = changed_values(_decoded(before, dict[str, Any], name), flags) if before is not None else {}
+    fields = {column: row[column] for column in ("number", "note", "verdict", *_SUMMARY)}
+    fields["simulated"] = bool(row["simulated"])
+    try:
+        return msgspec.convert({**fields, "changed": changed}, RoundSummary)
+    except msgspec.ValidationError as error:
+        raise HistoryError(f"{name} cannot be read from the history: {error}.") from error
+
+
+def _decoded(body: str, kind: type[Any], what: str) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError, TypeError) as error:
+        raise HistoryError(f"{what} cannot be read from the history: {error}.") from error

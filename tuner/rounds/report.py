@@ -1,0 +1,282 @@
+"""Rounds and differences as text for a terminal and as Markdown to share. Pure.
+
+Nothing of a model, a log or a note is taken for markup, and no secret gets out.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tuner.checks.model import Verdict
+from tuner.redact import redact, redact_text
+from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
+from tuner.rounds.summary import RoundSummary, summarise
+from tuner.text import clip, plain, width
+from tuner.units import format_gib, format_seconds, format_tokens
+
+Rows: TypeAlias = list[tuple[str, ...]]
+
+SIMULATED = "SIMULATED, no real SGLang"
+
+_NONE = "-"
+_MARKDOWN = re.compile(r"([\\`*\[\]<>|~])")
+#: Columns whose figures are lined up at their right ends.
+_RIGHT = frozenset({"KV tokens", "slots", "requests", "checks", "ready", "TTFT", "ITL"})
+_LONGEST_CELL = 60
+_CHANGED_CELLS = 40
+_VERDICTS = {Verdict.PASS: "pass", Verdict.FAIL: "FAIL", Verdict.CANNOT_TELL: "cannot tell"}
+
+
+def rounds_text(rounds: Sequence[Round], cells: int = 140) -> str:
+    """Rounds, newest first, as a table; each says what it changed from the next older one of its kind in the list."""
+    return summaries_text([summarise(round_, _before(rounds, at)) for at, round_ in enumerate(rounds)], cells)
+
+
+def summaries_text(lines: Sequence[RoundSummary], cells: int = 140) -> str:
+    """Lines of the rounds list as a table at most ``cells`` wide."""
+    if not lines:
+        return "No rounds yet: tuner run starts the first one."
+    return _table(_HEAD, [_row(line) for line in lines], cells)
+
+
+def rounds_markdown(lines: Sequence[RoundSummary]) -> str:
+    """Lines of the rounds list as a Markdown table."""
+    return _markdown_table(_HEAD, [_row(line) for line in lines])
+
+
+def diff_text(difference: RoundDiff, cells: int = 120) -> str:
+    """A difference as text: one table per kind of thing that changed."""
+    parts = [f"{difference.old} -> {difference.new}{_simulated(difference.simulated)}", _line(difference.summary)]
+    for title, changes in _sections(difference):
+        parts += ["", title, _table(_DIFF_HEAD, [_change(change) for change in changes], cells, indent="  ")]
+    return "\n".join(parts)
+
+
+def diff_markdown(difference: RoundDiff) -> str:
+    """A difference as Markdown, to paste into an issue or a note."""
+    parts = [f"## {difference.old} → {difference.new}{_simulated(difference.simulated)}", ""]
+    parts.append(_escaped(difference.summary))
+    for title, changes in _sections(difference):
+        parts += ["", f"### {title}", "", _markdown_table(_DIFF_HEAD, [_change(change) for change in changes])]
+    return "\n".join(parts) + "\n"
+
+
+def round_text(round_: Round, cells: int = 120) -> str:
+    """A round in full: state, flags asked and in effect, pools predicted and actual, checks, times, findings."""
+    parts = [_title(round_), *_facts(round_)]
+    for title, head, rows in _tables(round_):
+        parts += ["", title, _table(head, rows, cells, indent="  ")]
+    return "\n".join(parts)
+
+
+def round_markdown(round_: Round) -> str:
+    """A round in full as Markdown."""
+    parts = [f"## {_title(round_)}", "", *(f"- {_escaped(fact)}" for fact in _facts(round_))]
+    for title, head, rows in _tables(round_):
+        parts += ["", f"### {title}", "", _markdown_table(head, rows)]
+    return "\n".join(parts) + "\n"
+
+
+_HEAD = ("round", "when", "outcome", "changed", "KV tokens", "slots", "requests", "checks", "ready", "TTFT", "remark")
+_DIFF_HEAD = ("what", "old", "new", "change", "verdict")
+
+
+def _before(rounds: Sequence[Round], at: int) -> Round | None:
+    kind = rounds[at].simulated
+    return next((older for older in rounds[at + 1 :] if older.simulated == kind), None)
+
+
+def _row(line: RoundSummary) -> tuple[str, ...]:
+    changed = ", ".join(f"{name} {_value(old)} -> {_value(new)}" for name, (old, new) in line.changed.items())
+    checks = f"{line.checks_passed}/{line.checks_total}" if line.checks_total else _NONE
+    failed = line.state in (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED, RoundState.UNVERIFIED)
+    where = f"at {line.phase}: " if line.phase and failed else ""
+    remarks = (line.verdict, line.note, f"{where}{line.reason}" if line.reason else "")
+    return (
+        f"{line.name} (sim)" if line.simulated else line.name,
+        time.strftime("%m-%d %H:%M", time.localtime(line.started_at)),
+        str(line.state),
+        clip(_line(changed), _CHANGED_CELLS) or _NONE,
+        _count(line.kv_tokens),
+        _count(line.mamba_slots),
+        _count(line.max_running_requests),
+        checks,
+        _seconds(line.ready_seconds),
+        _seconds(line.ttft_p50_s),
+        _line("; ".join(remark for remark in remarks if remark)),
+    )
+
+
+def _sections(difference: RoundDiff) -> list[tuple[str, Sequence[Change]]]:
+    sections = (
+        ("Flags", difference.flags_changed),
+        ("In effect", difference.effective_changed),
+        ("Pools", difference.pools),
+        ("Checks", difference.checks),
+        ("Measurements", difference.metrics),
+    )
+    return [(title, changes) for title, changes in sections if changes]
+
+
+def _change(change: Change) -> tuple[str, ...]:
+    # "changed" says nothing that the line itself does not say.
+    verdict = "" if change.verdict is ChangeVerdict.CHANGED else str(change.verdict)
+    old, new = (redact({change.name: value})[change.name] for value in (change.old, change.new))
+    return change.name, _value(old), _value(new), change.change, verdict
+
+
+def _title(round_: Round) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(round_.started_at))
+    verdict = f", {round_.verdict}" if round_.verdict else ""
+    return f"{round_.name}: {round_.state}{verdict}, {when}{_simulated(round_.simulated)}"
+
+
+def _facts(round_: Round) -> list[str]:
+    facts = []
+    if round_.reason:
+        facts.append(f"at {round_.phase}: {round_.reason}" if round_.phase else round_.reason)
+    if round_.note:
+        facts.append(f"note: {round_.note}")
+    facts.append(f"model: {round_.recipe.model_path or round_.recipe.tuner.model_shape or 'not told'}")
+    server = f"SGLang {round_.sglang_version or 'of unknown version'} on {round_.gpu_name or 'an unknown card'}"
+    facts.append(f"{server}, driver {round_.driver_version}" if round_.driver_version else server)
+    if round_.ready_seconds is not None:
+        facts.append(f"ready after {format_seconds(round_.ready_seconds)}")
+    if round_.log_path:
+        facts.append(f"log: {round_.log_path}")
+    return [_line(fact) for fact in facts]
+
+
+def _tables(round_: Round) -> list[tuple[str, Sequence[str], Rows]]:
+    tables: list[tuple[str, Sequence[str], Rows]] = [
+        ("Pools", ("what", "predicted", "actual"), _pools(round_)),
+        ("Checks", ("check", "verdict", "time", "reason"), _checks(round_)),
+        ("Readings", ("what", "value"), _readings(round_)),
+        ("Phases", ("phase", "time"), [(name, _seconds(s)) for name, s in round_.phase_seconds.items()]),
+        ("Findings", ("finding", "severity", "what", "what to do"), _findings(round_)),
+        ("Flags", ("flag", "asked", "in effect"), _flags(round_)),
+    ]
+    return [table for table in tables if table[2]]
+
+
+def _pools(round_: Round) -> Rows:
+    plan, boot = round_.plan, round_.boot
+    counts = (
+        ("KV tokens", "kv_tokens"),
+        ("state slots", "mamba_slots"),
+        ("running requests", "max_running_requests"),
+        ("longest input, tokens", "longest_input_tokens"),
+    )
+    both = [(name, getattr(plan, field, None), getattr(boot, field, None)) for name, field in counts]
+    told: Rows = [(name, _count(p), _count(a)) for name, p, a in both if p is not None or a is not None]
+    if plan is not None or (boot is not None and boot.available_gib is not None):
+        predicted = format_gib(plan.ready_free_gib) if plan else _NONE
+        actual = format_gib(boot.available_gib) if boot and boot.available_gib is not None else _NONE
+        told.append(("free at ready", predicted, actual))
+    return told
+
+
+def _checks(round_: Round) -> Rows:
+    return [
+        (check.name, _VERDICTS[check.verdict], _seconds(check.seconds), _line(check.reason)) for check in round_.checks
+    ]
+
+
+def _readings(round_: Round) -> Rows:
+    readings = round_.readings
+    if readings is None:
+        return []
+    rows: Rows = []
+    for name, spread in (("TTFT", readings.ttft_s), ("ITL", readings.itl_s), ("whole request", readings.e2e_s)):
+        if spread is not None:
+            p50, p95 = format_seconds(spread.p50), format_seconds(spread.p95)
+            rows.append((name, f"p50 {p50}, p95 {p95} of {format_tokens(spread.count)}"))
+    if readings.prefix_hit_ratio is not None:
+        rows.append(("prefix hit ratio", f"{readings.prefix_hit_ratio:.0%}"))
+    if readings.acceptance_length is not None:
+        rows.append(("acceptance length", f"{readings.acceptance_length:.2f}"))
+    if readings.decode_tokens_per_s is not None:
+        rows.append(("decode", f"{readings.decode_tokens_per_s:,.0f} tokens/s"))
+    if readings.notice:
+        rows.append(("notice", _line(readings.notice)))
+    return rows
+
+
+def _findings(round_: Round) -> Rows:
+    return [(str(f.id), str(f.severity), _line(f.title), _line(f.remedy)) for f in round_.findings]
+
+
+def _flags(round_: Round) -> Rows:
+    asked, effective = redact(round_.recipe.flags), redact(round_.effective)
+    names = dict.fromkeys((*asked, *effective))
+    return [(name, _asked(asked, name), _asked(effective, name)) for name in names]
+
+
+def _asked(values: dict[str, Any], name: str) -> str:
+    return _value(values[name]) if name in values else _NONE
+
+
+def _simulated(simulated: bool) -> str:
+    return f" ({SIMULATED})" if simulated else ""
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return _NONE
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, int):
+        return format_tokens(value) if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    if isinstance(value, str):
+        return _line(value)
+    return _line(msgspec.json.encode(redact(value)).decode())
+
+
+def _count(count: int | None) -> str:
+    return _NONE if count is None else format_tokens(count)
+
+
+def _seconds(seconds: float | None) -> str:
+    return _NONE if seconds is None else format_seconds(seconds)
+
+
+def _line(text: str) -> str:
+    return " ".join(redact_text(plain(text)).split())
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], cells: int, indent: str = "") -> str:
+    """Columns as wide as what is in them, by terminal cells; the last takes what is left of ``cells``."""
+    clipped = [[clip(cell, _LONGEST_CELL) for cell in row[:-1]] + [row[-1]] for row in rows]
+    widths = [max(width(row[i]) for row in [list(head), *clipped]) for i in range(len(head))]
+    room = max(10, cells - len(indent) - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    widths[-1] = min(widths[-1], room)
+    lines = []
+    for row in [list(head), *clipped]:
+        padded = [_padded(clip(cell, widths[i]), widths[i], right=head[i] in _RIGHT) for i, cell in enumerate(row)]
+        lines.append((indent + "  ".join(padded)).rstrip())
+    return "\n".join(lines)
+
+
+def _padded(text: str, cells: int, *, right: bool) -> str:
+    room = " " * max(0, cells - width(text))
+    return room + text if right else text + room
+
+
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [_markdown_row(head), "|" + "|".join("---:" if name in _RIGHT else "---" for name in head) + "|"]
+    return "\n".join([*lines, *(_markdown_row([_escaped(cell) for cell in row]) for row in rows)])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", _line(text))
