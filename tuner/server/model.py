@@ -39,6 +39,10 @@ class ServerHandle(msgspec.Struct, frozen=True, kw_only=True):
     round_name: str | None = None
     #: VRAM used before the start, MiB per GPU index, to verify the return after a stop.
     vram_before_mib: dict[str, int] = {}
+    #: Creation time counted from the boot, seconds: unlike ``create_time`` it does not move when the clock is set.
+    since_boot_s: float | None = None
+    #: Value of ``TUNER_START_ID`` in the environment of the server and all it starts.
+    start_id: str = ""
 
     @property
     def url(self) -> str:
@@ -80,6 +84,18 @@ class StopOutcome(msgspec.Struct, frozen=True, kw_only=True):
     #: MiB still missing per GPU index compared with before the start; None: could not be read.
     vram_missing_mib: dict[str, int] | None = None
     reason: str = ""
+
+
+class PhaseChanged(msgspec.Struct, frozen=True, tag=True):
+    """The start (or stop) moved on, or has news. ``estimate_s``: how long this phase took before, None if never."""
+
+    phase: str
+    elapsed_s: float
+    total_s: float
+    estimate_s: float | None = None
+    total_estimate_s: float | None = None
+    last_line: str = ""
+    stalled: bool = False
 
 
 class StartRefused(Exception):

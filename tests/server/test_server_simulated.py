@@ -1,0 +1,89 @@
+"""The stand-in server under the supervisor, as the tuner runs it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tuner.paths import Home
+from tuner.probes.gpu import SimCardProbe
+from tuner.probes.http import ServerClient
+from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
+from tuner.server import Supervisor, launch_spec
+from tuner.server.family import family
+from tuner.server.model import ReadyState, ServerHandle
+from tuner.server.readiness import ReadyTimes
+from tuner.server.stopping import StopTimes
+
+
+def recipe(port: int, **simulator: object) -> Recipe:
+    return Recipe(
+        python=SIMULATOR,
+        flags={
+            "model_path": "demo/hybrid-27b",
+            "port": port,
+            "mem_fraction_static": 0.86,
+            "kv_cache_dtype": "fp8_e4m3",
+            "mamba_ssm_dtype": "bfloat16",
+            "mamba_radix_cache_strategy": "extra_buffer",
+            "max_running_requests": 3,
+        },
+        tuner=TunerSettings(model_shape="qwen3.8-27b-fp8-text", simulator={"speed": 0, **simulator}),
+    )
+
+
+@pytest.fixture
+def simulated(home: Home, port: int) -> Supervisor:
+    return Supervisor(
+        home,
+        SimCardProbe(home.card(port)),
+        stop_times=StopTimes(drain_s=10, force_s=1.0, children_s=1.0, settle_s=1.0),
+        ready_times=ReadyTimes(poll_s=0.05),
+    )
+
+
+def start(supervisor: Supervisor, home: Home, wanted: Recipe) -> ServerHandle:
+    return supervisor.start(launch_spec(wanted, home, dict(os.environ)))
+
+
+def test_a_stand_in_starts_answers_and_gives_its_memory_back(simulated: Supervisor, home: Home, port: int) -> None:
+    handle = start(simulated, home, recipe(port))
+    outcome = simulated.wait_ready(handle)
+    assert outcome.state is ReadyState.READY, outcome
+    assert outcome.facts.mamba_slots
+    (gpu,) = SimCardProbe(home.card(port)).read()
+    assert gpu.used_mib is not None
+    assert gpu.used_mib > 30_000
+    client = ServerClient(handle.url)
+    info = client.server_info()
+    client.close()
+    assert isinstance(info, dict)
+    assert info["max_total_num_tokens"] == outcome.facts.kv_tokens
+    stopped = simulated.stop(handle)
+    assert stopped.stopped, stopped
+    assert stopped.vram_missing_mib == {}
+    assert stopped.port_free
+    assert family(handle) == []
+
+
+def test_a_stand_in_that_is_refused_at_sizing_dies_with_that_reason(
+    simulated: Supervisor, home: Home, port: int
+) -> None:
+    handle = start(simulated, home, recipe(port, fault="refuse-at-sizing"))
+    outcome = simulated.wait_ready(handle)
+    assert outcome.state is ReadyState.DIED
+    assert "Not enough" in outcome.reason
+    assert simulated.running() == []
+
+
+@pytest.mark.parametrize("fault", ["ignore-signals", "orphan-child", "orphan-child:session"])
+def test_nothing_is_left_of_a_stand_in_that_does_not_want_to_go(
+    simulated: Supervisor, home: Home, port: int, fault: str
+) -> None:
+    handle = start(simulated, home, recipe(port, fault=fault))
+    assert simulated.wait_ready(handle).state is ReadyState.READY
+    outcome = simulated.stop(handle, drain=False)
+    assert outcome.stopped, outcome
+    assert family(handle) == []
+    assert outcome.port_free

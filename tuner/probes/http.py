@@ -1,0 +1,261 @@
+"""The server's endpoints. Talks to the server directly: proxies of the environment are never used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+from httpx_sse import EventSource, SSEError
+
+from tuner.metrics.model import Reach
+from tuner.probes.answers import ChatAnswer, GenerateAnswer
+from tuner.probes.assemble import ChatAssembly, GenerateAssembly, error_text
+from tuner.redact import redact, redact_text
+from tuner.text import clip, plain
+
+#: A page longer than this is no answer of SGLang (its longest, /server_info and /metrics, are below 100 kB).
+_MAX_BYTES = 16 << 20
+#: The first chat after a start took 84 s on a 27B (compilation), so a generation may be silent for long.
+_GENERATION_TIMEOUT_S = 900.0
+_CONNECT_TIMEOUT_S = 5.0
+_CANCEL_POLL_S = 0.05
+_ERROR_CELLS = 300
+
+_REACH_OF_STATUS = {404: Reach.OFF, 405: Reach.OFF, 401: Reach.LOCKED, 403: Reach.LOCKED}
+_CANCELLED = "The request was cancelled."
+
+
+class ServerClient:
+    """A connection to one server. ``timeout`` (seconds) bounds each look; generations have their own, longer bound.
+
+    No method raises for what a server or network does: a look gives a ``Reach``, a generation an ``error`` sentence.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        timeout: float = 5.0,
+        generation_timeout: float = _GENERATION_TIMEOUT_S,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._timeout = timeout
+        self._generation_timeout = generation_timeout
+        self._headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
+        # Loading the certificate store takes tens of milliseconds, which plain http to the own machine never needs.
+        self._verify = self.url.startswith("https:")
+        self._client = httpx.Client(
+            trust_env=False,
+            timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT_S),
+            headers=self._headers,
+            verify=self._verify,
+        )
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._client.close()
+
+    def health(self) -> int | None:
+        """Status of ``/health``; None when nothing answers in time. Costs one generation and a second once up."""
+        try:
+            return self._client.get(f"{self.url}/health").status_code
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return None
+
+    def loads(self) -> dict[str, Any] | Reach:
+        """``/v1/loads`` (0.5.9+; 3 to 17 ms)."""
+        return self._object("/v1/loads")
+
+    def server_info(self) -> dict[str, Any] | Reach:
+        """``/server_info``, secrets redacted: the server shows its API keys in clear there."""
+        answer = self._object("/server_info")
+        return answer if isinstance(answer, Reach) else dict(redact(answer))
+
+    def model_info(self) -> dict[str, Any] | Reach:
+        """``/model_info``: answers 200 as soon as the port is open."""
+        return self._object("/model_info")
+
+    def models(self) -> dict[str, Any] | Reach:
+        """``/v1/models``."""
+        return self._object("/v1/models")
+
+    def metrics(self) -> str | Reach:
+        """Text of ``/metrics``; OFF without ``--enable-metrics``."""
+        page = self._page("/metrics")
+        if isinstance(page, Reach):
+            return page
+        text = page.decode("utf-8", "replace")
+        return Reach.NONSENSE if text.lstrip().startswith(("<", "{")) else text
+
+    def _object(self, path: str) -> dict[str, Any] | Reach:
+        page = self._page(path)
+        if isinstance(page, Reach):
+            return page
+        try:
+            answer = msgspec.json.decode(page)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return Reach.NONSENSE
+        return answer if isinstance(answer, dict) else Reach.NONSENSE
+
+    def _page(self, path: str) -> bytes | Reach:
+        deadline = time.monotonic() + self._timeout
+        body = bytearray()
+        try:
+            with self._client.stream("GET", self.url + path) as response:
+                if response.status_code != 200:
+                    return _REACH_OF_STATUS.get(
+                        response.status_code, Reach.UNREACHABLE if response.status_code >= 500 else Reach.NONSENSE
+                    )
+                for piece in response.iter_bytes():
+                    body += piece
+                    if len(body) > _MAX_BYTES:
+                        return Reach.NONSENSE
+                    if time.monotonic() > deadline:
+                        return Reach.UNREACHABLE
+        except httpx.DecodingError:
+            return Reach.NONSENSE
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return Reach.UNREACHABLE
+        return bytes(body)
+
+    def generate(
+        self,
+        body: dict[str, Any],
+        on_token: Callable[[str], None] | None = None,
+        cancel: threading.Event | None = None,
+    ) -> GenerateAnswer:
+        """One ``/generate``, streamed unless the body says otherwise. Blocks: call it from a thread."""
+        streamed = bool(body.get("stream", True))
+        assembly = GenerateAssembly(on_token)
+        end = self._post("/generate", {**body, "stream": streamed}, assembly.event, cancel)
+        return assembly.answer(end.status, end.seconds, end.error, streamed=streamed)
+
+    def chat(
+        self,
+        body: dict[str, Any],
+        stream: bool = False,
+        on_delta: Callable[[str, str], None] | None = None,
+        cancel: threading.Event | None = None,
+    ) -> ChatAnswer:
+        """One chat completion. ``on_delta`` gets ("reasoning" | "content" | "tool_call", text). Blocks."""
+        asked = {**body, "stream": stream}
+        if stream:
+            asked.setdefault("stream_options", {"include_usage": True})
+        assembly = ChatAssembly(on_delta)
+        end = self._post("/v1/chat/completions", asked, assembly.event, cancel)
+        return assembly.answer(end.status, end.seconds, end.error, streamed=stream)
+
+    def _post(
+        self, path: str, body: dict[str, Any], take: Callable[[object, float], None], cancel: threading.Event | None
+    ) -> _End:
+        # A blocking client cannot be interrupted while it waits for a silent server; a task can.
+        return asyncio.run(self._cancellable(path, body, take, cancel))
+
+    async def _cancellable(
+        self, path: str, body: dict[str, Any], take: Callable[[object, float], None], cancel: threading.Event | None
+    ) -> _End:
+        exchange = _Exchange(take)
+        timeout = httpx.Timeout(self._generation_timeout, connect=_CONNECT_TIMEOUT_S)
+        async with httpx.AsyncClient(
+            trust_env=False, timeout=timeout, headers=self._headers, verify=self._verify
+        ) as client:
+            exchange.begin()
+            task = asyncio.ensure_future(exchange.run(client, self.url + path, body))
+            while not task.done():
+                await asyncio.wait({task}, timeout=None if cancel is None else _CANCEL_POLL_S)
+                if cancel is not None and cancel.is_set() and not task.done():
+                    task.cancel()
+                    await asyncio.wait({task})
+                    exchange.error = exchange.error or _CANCELLED
+            if not task.cancelled():
+                task.result()
+        return exchange.end(self.url, self._generation_timeout)
+
+
+class _End(msgspec.Struct, frozen=True):
+    status: int | None
+    seconds: float
+    error: str
+
+
+class _Exchange:
+    """One POST and what came of it."""
+
+    def __init__(self, take: Callable[[object, float], None]) -> None:
+        self._take = take
+        self._began = 0.0
+        self._ended = 0.0
+        self._status: int | None = None
+        self._failure: Exception | None = None
+        self.error = ""
+
+    def begin(self) -> None:
+        self._began = time.perf_counter()
+
+    def _now(self) -> float:
+        return time.perf_counter() - self._began
+
+    async def run(self, client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> None:
+        try:
+            async with client.stream("POST", url, json=body) as response:
+                self._status = response.status_code
+                if response.status_code != 200:
+                    self.error = _refusal(response.status_code, await _bounded(response))
+                elif body["stream"]:
+                    await self._events(response)
+                else:
+                    self._take(json.loads(await _bounded(response)), self._now())
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            self._failure = error
+        except (SSEError, ValueError):
+            self.error = "The server's answer is not what SGLang sends: is another program on this port?"
+        finally:
+            self._ended = self._now()
+
+    async def _events(self, response: httpx.Response) -> None:
+        async for event in EventSource(response).aiter_sse():
+            if event.data == "[DONE]":
+                return
+            self._take(json.loads(event.data), self._now())
+
+    def end(self, url: str, timeout_s: float) -> _End:
+        error = self.error
+        if not error and self._failure is not None:
+            error = _failure_sentence(self._failure, url, timeout_s)
+        return _End(self._status, self._ended or self._now(), error)
+
+
+async def _bounded(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > _MAX_BYTES:
+            raise ValueError("answer too long")
+    return bytes(body)
+
+
+def _refusal(status: int, body: bytes) -> str:
+    try:
+        words = error_text(json.loads(body))
+    except ValueError:
+        words = ""
+    if status in (401, 403):
+        return f"The server wants an API key, or another one (status {status})."
+    said = clip(redact_text(plain(words)).strip(), _ERROR_CELLS)
+    return f"The server answered {status}: {said}" if said else f"The server answered {status} without a reason."
+
+
+def _failure_sentence(error: Exception, url: str, timeout_s: float) -> str:
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return f"Nothing answers at {url}."
+    if isinstance(error, httpx.TimeoutException):
+        return f"No answer within {timeout_s:g} s."
+    if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
+        return "The server closed the connection in the middle of its answer."
+    return f"The request to {url} failed: {plain(str(error)) or type(error).__name__}."

@@ -1,0 +1,126 @@
+"""What a Python interpreter has installed, asked of the interpreter itself: SGLang never enters our own process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tuner.paths import Home
+from tuner.recipe.model import SIMULATOR
+
+_TIMEOUT_S = 60.0
+#: Importing SGLang takes 15 s and CUDA; its metadata do not.
+_QUESTION = """
+import importlib.metadata as metadata, importlib.util as util, json
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+found = util.find_spec("sglang")
+print(json.dumps({
+    "has_sglang": found is not None,
+    "sglang": version("sglang"),
+    "torch": version("torch"),
+    "cuda12": version("nvidia-cuda-runtime-cu12"),
+    "cuda13": version("nvidia-cuda-runtime"),
+    "flashinfer": version("flashinfer-python"),
+    "place": list(found.submodule_search_locations or [""])[0] if found else "",
+}))
+"""
+
+
+class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
+    """What an interpreter has. Versions are None where the packages' metadata do not tell."""
+
+    has_sglang: bool = False
+    sglang: str | None = None
+    torch: str | None = None
+    cuda12: str | None = None
+    cuda13: str | None = None
+    flashinfer: str | None = None
+    #: Folder of the package ``sglang``.
+    place: str = ""
+    #: Why it could not be asked, one sentence; empty when it could.
+    problem: str = ""
+
+
+class _Remembered(msgspec.Struct):
+    stamp: list[int]
+    interpreter: Interpreter
+
+
+def resolve_interpreter(python: str, environ: Mapping[str, str]) -> str | None:
+    """Absolute path of the interpreter meant; None when there is no such program. Links are kept: a venv is one."""
+    expanded = str(Path(python).expanduser()) if python.startswith("~") else python
+    found = shutil.which(expanded, path=environ.get("PATH"))
+    return str(Path.cwd() / found) if found else None
+
+
+def inspect_interpreter(python: str, home: Home, environ: Mapping[str, str] | None = None) -> Interpreter:
+    """Asks the interpreter at the path ``python`` what it has; remembers a good answer until something changes."""
+    environ = os.environ if environ is None else environ
+    key = hashlib.sha256(f"{python}\0{environ.get('PYTHONPATH', '')}".encode()).hexdigest()[:24]
+    file = home.cache / "interpreters" / f"{key}.json"
+    remembered = _recall(file)
+    if remembered is not None and remembered.stamp == _stamp(python, remembered.interpreter.place):
+        return remembered.interpreter
+    interpreter = _ask(python, environ)
+    if interpreter.has_sglang:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_bytes(msgspec.json.encode(_Remembered(_stamp(python, interpreter.place), interpreter)))
+        draft.replace(file)
+    return interpreter
+
+
+def _recall(file: Path) -> _Remembered | None:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Remembered)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _stamp(python: str, place: str) -> list[int]:
+    """Changes when the interpreter is replaced or packages beside SGLang are installed or removed."""
+    stamp = []
+    for path in (Path(python), Path(place), Path(place).parent):
+        try:
+            stamp.append(path.stat().st_mtime_ns)
+        except OSError:
+            stamp.append(0)
+    return stamp
+
+
+def _ask(python: str, environ: Mapping[str, str]) -> Interpreter:
+    try:
+        done = subprocess.run(
+            [python, "-c", _QUESTION],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Interpreter(problem=f"{python} did not answer within {_TIMEOUT_S:g} s.")
+    except OSError as error:
+        return Interpreter(problem=f"{python} cannot be run: {error.strerror or error}.")
+    try:
+        return msgspec.json.decode(done.stdout, type=Interpreter)
+    except msgspec.DecodeError:
+        return Interpreter(problem=f"{python} is no Python interpreter, or a broken one (status {done.returncode}).")
+
+
+def installed_version(python: str, home: Home, environ: Mapping[str, str]) -> str | None:
+    """Version of SGLang that the interpreter has in ``environ``; None when there is none, or it does not tell."""
+    if python == SIMULATOR:
+        return None
+    path = resolve_interpreter(python, environ)
+    return inspect_interpreter(path, home, environ).sglang if path else None

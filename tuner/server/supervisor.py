@@ -1,0 +1,164 @@
+"""Starts, finds, follows and stops servers. Whatever happens, there is exactly one server in a known state, or none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tuner.findings import Finding, FindingId, Severity
+from tuner.paths import Home, HomeError
+from tuner.probes.gpu import GpuProbe
+from tuner.server import children
+from tuner.server.cards import used_gpus
+from tuner.server.family import family, main_process
+from tuner.server.guard import preflight
+from tuner.server.handles import HandleStore, PortLocked
+from tuner.server.launch import spawn
+from tuner.server.logfile import clear_old_logs, create_log
+from tuner.server.model import (
+    LaunchSpec,
+    PhaseChanged,
+    ReadyOutcome,
+    ReadyState,
+    ServerHandle,
+    StartRefused,
+    StopOutcome,
+)
+from tuner.server.readiness import ReadyTimes, ReadyWait
+from tuner.server.stopping import Stop, StopTimes
+
+#: A start holds its lock for a preflight and a spawn; asking a cold interpreter on a slow disk takes longest.
+_LOCK_S = 60.0
+_FORGET_S = 5.0
+
+
+def _unheard(_: PhaseChanged) -> None:
+    """For callers who do not watch."""
+
+
+class Supervisor:
+    """The servers that the tuner started under one home. Any instance, in any process, sees the same ones."""
+
+    def __init__(
+        self,
+        home: Home,
+        gpu: GpuProbe,
+        stop_times: StopTimes | None = None,
+        ready_times: ReadyTimes | None = None,
+    ) -> None:
+        self._home = home
+        self._gpu = gpu
+        self._store = HandleStore(home)
+        self._stop_times = stop_times or StopTimes()
+        self._ready_times = ready_times or ReadyTimes()
+
+    def start(
+        self,
+        spec: LaunchSpec,
+        need_mib: int | None = None,
+        on_finding: Callable[[Finding], None] | None = None,
+    ) -> ServerHandle:
+        """Starts a server after a preflight. Raises ``StartRefused``; the server is then not there.
+
+        ``need_mib``: the least free memory per GPU. ``on_finding`` hears what does not refuse the start.
+        """
+        try:
+            with self._store.starting(spec.port, _LOCK_S):
+                gpus = self._gpu.read()
+                found = preflight(spec.recipe, spec, gpus, self._home, need_mib, self._gpu.driver_version())
+                if any(finding.severity is Severity.FATAL for finding in found):
+                    raise StartRefused(found)
+                used = used_gpus(spec.recipe, spec.environment, gpus)
+                before = {str(gpu.index): gpu.used_mib for gpu in used if gpu.used_mib is not None}
+                clear_old_logs(self._home.logs, {handle.log_path for handle in self.running()})
+                log = create_log(self._home.logs, spec.port, time.time())
+                handle = spawn(spec, log, before, self._store.write)
+        except PortLocked as locked:
+            raise StartRefused((_being_started(spec.port),)) from locked
+        except HomeError as error:
+            raise StartRefused((_cannot(str(error)),)) from error
+        except (OSError, ValueError) as error:
+            raise StartRefused((_cannot(f"The server could not be started: {_words(error)}."),)) from error
+        for finding in found:
+            if on_finding is not None:
+                on_finding(finding)
+        return handle
+
+    def wait_ready(
+        self,
+        handle: ServerHandle,
+        on_phase: Callable[[PhaseChanged], None] = _unheard,
+        cancel: threading.Event | None = None,
+        estimates: Mapping[str, float] = {},
+        timeout_s: float = 1800.0,
+        stall_s: float = 60.0,
+    ) -> ReadyOutcome:
+        """Follows the start until the server is ready; after any other end nothing of it is left running.
+
+        ``estimates`` are seconds by phase from earlier starts. A phase without output for ``stall_s`` is said to be
+        stalled, no more: compilation is silent for a minute and longer.
+        """
+        wait = ReadyWait(
+            handle, on_phase, cancel or threading.Event(), estimates, timeout_s, stall_s, self._ready_times
+        )
+        outcome = wait.run()
+        if outcome.state is ReadyState.READY:
+            return outcome
+        stopped = self.stop(handle, on_phase, drain=False)
+        reason = outcome.reason if stopped.stopped else f"{outcome.reason} {stopped.reason}"
+        status = outcome.exit_status
+        if status is None and outcome.state is ReadyState.DIED:
+            status = stopped.exit_status
+        return msgspec.structs.replace(outcome, reason=reason, exit_status=status)
+
+    def stop(
+        self, handle: ServerHandle, on_phase: Callable[[PhaseChanged], None] = _unheard, drain: bool = True
+    ) -> StopOutcome:
+        """Stops the server (``drain``: running requests may finish, within bounds) and verifies that all is gone."""
+        outcome = Stop(handle, self._gpu, on_phase, self._stop_times).run(drain=drain)
+        if outcome.stopped:
+            self._store.forget(handle, _FORGET_S)
+        return outcome
+
+    def running(self, port: int | None = None) -> list[ServerHandle]:
+        """Servers of which something still lives, orphans included; handles of dead ones are removed."""
+        found = []
+        for handle in self._store.all():
+            if port is not None and handle.port != port:
+                continue
+            children.reap(handle.pid)
+            if main_process(handle) is not None or family(handle):
+                found.append(handle)
+            else:
+                # A start that holds the lock right now replaces the handle itself.
+                self._store.forget(handle, 0.0)
+        return found
+
+    def main_lives(self, handle: ServerHandle) -> bool:
+        """Whether the main process lives; when not, what ``running`` shows are orphans, to be stopped."""
+        return main_process(handle) is not None
+
+
+def _being_started(port: int) -> Finding:
+    return Finding(
+        id=FindingId.DOUBLE_START,
+        severity=Severity.FATAL,
+        title=f"Another tuner is starting a server right now (port {port}, or the same GPU).",
+        remedy="Wait until it is up, then look with tuner status.",
+    )
+
+
+def _cannot(title: str) -> Finding:
+    return Finding(
+        id=FindingId.UNKNOWN,
+        severity=Severity.FATAL,
+        title=title,
+        remedy="Put that right, then start again.",
+    )
+
+
+def _words(error: OSError | ValueError) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error)
