@@ -1,0 +1,67 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.text import clip, plain, width
+
+
+@pytest.mark.parametrize(
+    ("dirty", "clean"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07rest", "rest"),
+        ("\x1b]8;;http://evil\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1b]52;c;ZXZpbA==\x07paste", "paste"),
+        ("\x1bP1$r0m\x1b\\after", "after"),
+        ("\x9b2Jgone", "gone"),
+        ("\x9d0;title\x9crest", "rest"),
+        ("a\x00b\x07c\x7fd\x85e", "abcde"),
+        ("line\r\nnext\tcell", "line\nnext\tcell"),
+        ("admin\u202etxt.exe", "admintxt.exe"),
+        ("你好，世界 🎉", "你好，世界 🎉"),
+        ("\ud800x", "\ufffdx"),
+        ("[/foo] [rank0]: error", "[/foo] [rank0]: error"),
+        ("cut \x1b]0;title never ends", "cut 0;title never ends"),
+    ],
+)
+def test_nothing_that_moves_a_terminal_comes_through(dirty, clean):
+    assert plain(dirty) == clean
+
+
+@given(st.text(alphabet=st.characters(), max_size=200))
+def test_whatever_comes_out_is_safe_and_stays_so(text):
+    out = plain(text)
+    assert plain(out) == out
+    assert not any(ord(c) < 32 and c not in "\n\t" for c in out)
+    assert not any(0x7F <= ord(c) <= 0x9F for c in out)
+    out.encode()
+
+
+def test_wide_characters_take_two_cells():
+    assert width("abc") == 3
+    assert width("你好") == 4
+    assert width("a\x07b") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "cells", "shown"),
+    [
+        ("hello", 5, "hello"),
+        ("hello", 4, "hel…"),
+        ("你好世界", 8, "你好世界"),
+        ("你好世界", 7, "你好世…"),
+        ("你好世界", 6, "你好…"),
+        ("hello", 1, "…"),
+        ("hello", 0, ""),
+        ("", 5, ""),
+    ],
+)
+def test_a_clipped_text_ends_in_an_ellipsis_and_fits(text, cells, shown):
+    assert clip(text, cells) == shown
+
+
+@given(st.text(alphabet=st.sampled_from("ab你🎉é\u0301\u200d\ufe0f♥👩🔬 "), max_size=60), st.integers(0, 40))
+def test_a_clipped_text_never_needs_more_cells_than_given(text, cells):
+    shown = clip(text, cells)
+    assert width(shown) <= cells
+    assert shown == text or cells == 0 or shown.endswith("…")

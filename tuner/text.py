@@ -1,0 +1,71 @@
+"""Text from elsewhere (logs, model answers, process names) made safe for a terminal, and measured in its cells."""
+
+from __future__ import annotations
+
+import re
+
+from wcwidth import wcswidth, wcwidth
+
+_ZERO_WIDTH_JOINER = "\u200d"
+
+# Each string-type sequence ends at its terminator; without one only its introducer goes, so a cut log loses no text.
+_UNSAFE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC: titles, links, clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
+    r"|\x1b[ -/]*[0-~]"  # two-character sequences
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # C0 and C1 controls but line feed and tab
+    r"|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # direction marks and overrides
+    r"|[\u2028\u2029\ufeff\U000e0000-\U000e007f]"  # invisible separators and tags
+)
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+
+def plain(text: str) -> str:
+    """``text`` without escape sequences, control characters (but line feed and tab) and direction overrides.
+
+    Lone surrogates become U+FFFD, so the result can always be encoded. Wide characters stay.
+    """
+    if text.isprintable():
+        return text
+    return _SURROGATE.sub("\ufffd", _UNSAFE.sub("", text))
+
+
+def width(text: str) -> int:
+    """Terminal cells that ``text`` takes on one line; characters that are not printed count 0."""
+    cells = wcswidth(text)
+    return cells if cells >= 0 else sum(max(0, wcwidth(c)) for c in text)
+
+
+def clip(text: str, width: int) -> str:
+    """``text`` cut to at most ``width`` terminal cells, ending in "…" when something was cut."""
+    if width <= 0:
+        return ""
+    # No need to measure more than can be shown: a cell takes at most a handful of characters.
+    if len(text) <= width and _cells(text) <= width:
+        return text
+    kept = _prefix(text, width)
+    if len(kept) == len(text):
+        return text
+    return _prefix(text, width - 1) + "…"
+
+
+_cells = width
+
+
+def _prefix(text: str, cells: int) -> str:
+    used = 0
+    end = 0
+    joined = False
+    for char in text:
+        step = 0 if joined else max(0, wcwidth(char))
+        if used + step > cells:
+            break
+        used += step
+        end += 1
+        joined = char == _ZERO_WIDTH_JOINER
+    kept = text[:end]
+    # A variation selector can widen the character before it, which a count by character does not see.
+    while _cells(kept) > cells:
+        kept = kept[:-1]
+    return kept
