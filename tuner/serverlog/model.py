@@ -39,7 +39,12 @@ class BootFacts(msgspec.Struct, frozen=True, kw_only=True):
     #: As printed, or what the spellings of the lines allow ("0.5.17").
     version: str | None = None
     phase: Phase = Phase.LAUNCHING
+    #: The furthest point of the start, also after its end: where a start died.
+    reached: Phase = Phase.LAUNCHING
+    #: It came up and did not die: the ready line and the open port, in any order. A wanted stop leaves it true.
     ready: bool = False
+    #: Class of the target model, as loaded ("Qwen3_5ForCausalLM").
+    model_class: str | None = None
     free_before_gib: float | None = None
     free_after_gib: float | None = None
     mamba_slots: int | None = None
@@ -75,6 +80,8 @@ class BootFacts(msgspec.Struct, frozen=True, kw_only=True):
     requests_capped_to: int | None = None
     http_url: str | None = None
     stop_asked: bool = False
+    #: Warnings, exceptions and signals that a diagnosis may need, in order, each once.
+    notable: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
