@@ -47,6 +47,11 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     sglang_version: str = "0.5.17"
     free_before: Sourced
     free_after: Sourced
+    #: Whether a draft's weights are already out of ``free_after``; None: exactly when ``flags`` speculate.
+    #: A preview that turns speculation on or off must move ``draft_weights`` in or out.
+    free_after_has_draft: bool | None = None
+    #: Draft weights at sizing; None: the shape's estimate.
+    draft_weights: Sourced | None = None
     startup_loss_gib: float = STARTUP_LOSS_GIB
     #: Memory of the whole card in GiB; None when not known. Only defaults of flags depend on it.
     card_gib: float | None = None
@@ -57,6 +62,22 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     #: Name of the round whose boot log calibrates this plan ("r3"), or None.
     calibrated_by: str | None = None
     headroom_line_gib: float = 4.4
+    #: Environment of the start: a few SGLANG_* variables change the sizing.
+    environment: dict[str, str] = {}
+    #: Memory taken between the last "Load weight end" and the sizing, GiB (calibrated).
+    sizing_loss_gib: float = 0.0
+    #: Memory of the process outside weights, pools and graphs at ready, without what grows with the tokens
+    #: (GiB, calibrated); None: estimate.
+    runtime_gib: float | None = None
+    #: What the planner guessed for the graphs that ``graphs_gib`` was measured on: other sizes scale with the guess.
+    graphs_guess_gib: float | None = None
+    #: CUDA context before the first reading, GiB.
+    context_gib: float = CONTEXT_GIB
+    #: Measured bytes of a slot and of a token, where a boot log contradicts the shape; None: by the formula.
+    bytes_per_slot: int | None = None
+    bytes_per_token: int | None = None
+    #: Draft layers that a boot log has shown in the KV cell; None: by the formula.
+    draft_layers_in_cell: int | None = None
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +120,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     version_note: str = ""
     requests_asked: int | None = None
     strategy: str = ""
+    #: What SGLang would refuse the start with, one sentence; "" when it starts.
+    refusal: str = ""
+    #: Values that SGLang fills in or resolves: {"mem_fraction_static": 0.83, ...}
+    in_force: dict[str, Any] = {}
     findings: tuple[Finding, ...] = ()
 
 
