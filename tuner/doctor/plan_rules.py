@@ -1,0 +1,237 @@
+"""What a plan tells before anything is started."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tuner.doctor.case import as_number, finding
+from tuner.doctor.fraction import fraction_above
+from tuner.findings import Finding, FindingId, Severity
+from tuner.modelcard import Family
+from tuner.planner.model import GIB, Plan, PlanInputs
+from tuner.planner.strategy import NO_BUFFER, RADIX_OFF, UNRESOLVED
+from tuner.units import format_gib, format_tokens
+
+Rule = Callable[[PlanInputs, Plan], Finding | None]
+
+_THIN = 0.01
+_SPEC_SHARE = 0.15
+#: Conversations kept warm per running request before more slots are called idle.
+_WARM_PER_REQUEST = 2
+
+
+def _no_room(inputs: PlanInputs, plan: Plan) -> Finding | None:
+    if plan.fits:
+        return None
+    without_slots = inputs.shape.family is not Family.PLAIN and plan.mamba_slots <= 0
+    if plan.kv_tokens > 0 and plan.max_running_requests > 0 and plan.lowest_free_gib < 0:
+        fraction = as_number(plan.in_force.get("mem_fraction_static", inputs.flags.get("mem_fraction_static")))
+        card = inputs.free_before.gib
+        lower = math.floor((fraction + plan.lowest_free_gib / card) * 100) / 100 if fraction and card > 0 else None
+        return finding(
+            FindingId.OOM_IN_CAPTURE,
+            Severity.FATAL,
+            "The start would run out of memory beside the pools.",
+            evidence=(plan.refusal, f"lowest free memory of the start: {format_gib(plan.lowest_free_gib)}"),
+            remedy="Lower mem_fraction_static, or capture fewer graphs.",
+            flags={"mem_fraction_static": lower} if lower and lower > 0.1 else {},
+        )
+    asked = as_number(plan.in_force.get("mem_fraction_static", inputs.flags.get("mem_fraction_static")))
+    least = 1 - inputs.free_after.gib / inputs.free_before.gib if inputs.free_before.gib > 0 else 1.0
+    remedy, flags = fraction_above(least) if asked is not None and asked <= least else (_advice(plan.refusal), {})
+    return finding(
+        FindingId.SLOTS_NEGATIVE if without_slots else FindingId.NO_ROOM_AT_SIZING,
+        Severity.FATAL,
+        "SGLang would refuse this start: the pools do not fit.",
+        evidence=(
+            plan.refusal,
+            f"free before loading {format_gib(inputs.free_before.gib)}, after {format_gib(inputs.free_after.gib)}",
+        ),
+        remedy=remedy,
+        flags=flags,
+    )
+
+
+def _advice(refusal: str) -> str:
+    """What the planner's sentence tells to do: the part after its colon."""
+    advice = refusal.rpartition(": ")[2]
+    return advice[:1].upper() + advice[1:]
+
+
+def _requests_capped(inputs: PlanInputs, plan: Plan) -> Finding | None:
+    asked, admitted, per_request = plan.requests_asked, plan.max_running_requests, plan.slots_per_request
+    if not plan.fits or asked is None or admitted >= asked:
+        return None
+    if not per_request or plan.mamba_slots // per_request > admitted:
+        return finding(
+            FindingId.ASKED_NOT_EFFECTIVE,
+            Severity.WARNING,
+            f"Only {admitted} requests would run at once, {asked} are asked.",
+            evidence=(f"KV pool: {format_tokens(plan.kv_tokens)} tokens",),
+            remedy="Give the KV pool more memory, or ask for fewer requests.",
+        )
+    wanted = asked * per_request + 1
+    in_16_bit = inputs.flags.get("mamba_ssm_dtype") in ("bfloat16", "float16")
+    return finding(
+        FindingId.REQUESTS_CAPPED_BY_SLOTS,
+        Severity.WARNING,
+        f"The state slots admit {admitted} requests at once, {asked} are asked.",
+        evidence=(f"{plan.mamba_slots} slots, {per_request} per request; {wanted} slots would serve {asked}",),
+        remedy="Keep states in bfloat16, raise mamba_full_memory_ratio, or pin max_mamba_cache_size: "
+        "each slot takes its bytes from KV.",
+        flags={"max_mamba_cache_size": wanted} if in_16_bit else {"mamba_ssm_dtype": "bfloat16"},
+    )
+
+
+def _pool_below_context(_inputs: PlanInputs, plan: Plan) -> Finding | None:
+    if not plan.fits or plan.kv_tokens >= plan.context_len * (1 + _THIN):
+        return None
+    evidence = (
+        f"KV pool {format_tokens(plan.kv_tokens)} tokens, context {format_tokens(plan.context_len)} tokens",
+        f"longest input {format_tokens(plan.longest_input_tokens)} tokens",
+    )
+    if plan.kv_tokens < plan.context_len:
+        return finding(
+            FindingId.POOL_BELOW_CONTEXT,
+            Severity.WARNING,
+            f"Inputs above {format_tokens(plan.longest_input_tokens)} tokens would be refused.",
+            evidence=evidence,
+            remedy="Give KV more (smaller mamba_full_memory_ratio, fp8 KV, higher fraction), or set context_length to "
+            "what you need.",
+        )
+    return finding(
+        FindingId.POOL_BELOW_CONTEXT,
+        Severity.NOTE,
+        f"The KV pool is only {format_tokens(plan.kv_tokens - plan.context_len)} tokens larger than one full context.",
+        evidence=evidence,
+        remedy="Leave some margin: any change that costs a little memory makes the longest inputs fail.",
+    )
+
+
+def _ratio_misfit(_inputs: PlanInputs, plan: Plan) -> Finding | None:
+    per_request, admitted = plan.slots_per_request, plan.max_running_requests
+    if not plan.fits or not per_request or not plan.bytes_per_token or plan.kv_tokens >= plan.context_len:
+        return None
+    enough = admitted * (per_request + _WARM_PER_REQUEST) + 1
+    idle = plan.mamba_slots - enough
+    if plan.requests_asked is None or idle <= enough:
+        return None
+    gained = idle * plan.bytes_per_slot // plan.bytes_per_token
+    return finding(
+        FindingId.RATIO_MISFIT,
+        Severity.NOTE,
+        f"{plan.mamba_slots} state slots for {admitted} requests, while the KV pool holds less than one full context.",
+        evidence=(f"{idle} slots beyond {enough} are worth {format_tokens(gained)} tokens of KV",),
+        remedy="Move memory to KV: a smaller mamba_full_memory_ratio, or a pinned max_mamba_cache_size.",
+        flags={"max_mamba_cache_size": enough},
+    )
+
+
+def _low_headroom(inputs: PlanInputs, plan: Plan) -> Finding | None:
+    line = plan.headroom_line_gib
+    if not plan.fits or plan.ready_free_gib >= line:
+        return None
+    fraction = as_number(plan.in_force.get("mem_fraction_static", inputs.flags.get("mem_fraction_static")))
+    before = inputs.free_before.gib
+    lower = None
+    if fraction is not None and before > 0:
+        lower = math.floor((fraction - (line - plan.ready_free_gib) / before) * 100) / 100
+    return finding(
+        FindingId.LOW_HEADROOM,
+        Severity.WARNING,
+        f"Only {format_gib(plan.ready_free_gib)} would stay free, {format_gib(line)} are wanted.",
+        evidence=(f"lowest point of the start: {format_gib(plan.lowest_free_gib)} free",),
+        remedy="Lower mem_fraction_static: long prompts and compilations take memory outside the pools.",
+        flags={"mem_fraction_static": lower} if lower is not None and lower > 0.1 else {},
+    )
+
+
+def _spec_eats_pool(inputs: PlanInputs, plan: Plan) -> Finding | None:
+    if not plan.fits or not inputs.flags.get("speculative_algorithm"):
+        return None
+    terms = {term.name: term.gib for term in plan.terms}
+    # At sizing the draft counts whole: its embedding and head come back only afterwards.
+    whole = inputs.draft_weights.gib if inputs.draft_weights else inputs.shape.draft_weights_bytes / GIB
+    draft = (whole if terms.get("draft") else 0.0) + terms.get("draft_kv", 0.0)
+    cost = draft + plan.spec_buffer_gib
+    pools = plan.kv_gib + plan.mamba_gib
+    if cost < _SPEC_SHARE * (cost + pools):
+        return None
+    return finding(
+        FindingId.SPEC_EATS_POOL,
+        Severity.WARNING if plan.spec_buffer_gib > pools else Severity.NOTE,
+        f"Speculation takes {format_gib(cost)} that the pools do without.",
+        evidence=(
+            f"draft {format_gib(draft)}, draft states {format_gib(plan.spec_buffer_gib)}, pools {format_gib(pools)}",
+        ),
+        remedy="Set max_running_requests to what really runs at once (each keeps draft states), or draft fewer tokens.",
+    )
+
+
+def _prefix_cache(inputs: PlanInputs, plan: Plan) -> Finding | None:
+    if plan.strategy == RADIX_OFF:
+        return finding(
+            FindingId.PREFIX_CACHE_OFF,
+            Severity.WARNING,
+            "The prefix cache is off: every prompt is computed from its first token.",
+            evidence=(f"strategy: {plan.strategy}",),
+            remedy="Leave disable_radix_cache out (and give speculation an extra buffer), unless prompts never share "
+            "a beginning.",
+            flags={"disable_radix_cache": None} if inputs.flags.get("disable_radix_cache") else {},
+        )
+    if plan.strategy not in (NO_BUFFER, UNRESOLVED):
+        return None
+    chunk = as_number(plan.in_force.get("chunked_prefill_size", inputs.flags.get("chunked_prefill_size")))
+    inside = f"one chunk of {format_tokens(int(chunk))} tokens" if chunk and chunk > 0 else "one prefill chunk"
+    return finding(
+        FindingId.PREFIX_CACHE_OFF,
+        Severity.WARNING if plan.strategy == UNRESOLVED else Severity.NOTE,
+        f"A shared beginning shorter than {inside} would never be reused: states are kept at ends of chunks only.",
+        evidence=(f"strategy: {plan.strategy}, model class: {inputs.shape.architecture}",),
+        remedy="Set mamba_radix_cache_strategy to extra_buffer by name; it takes more slots per request.",
+        flags={"mamba_radix_cache_strategy": "extra_buffer"},
+    )
+
+
+def _states_not_hybrid(inputs: PlanInputs, _plan: Plan) -> Finding | None:
+    if inputs.shape.family is not Family.PLAIN:
+        return None
+    names = ("max_mamba_cache_size", "mamba_ssm_dtype", "mamba_full_memory_ratio", "mamba_radix_cache_strategy")
+    asked = [n for n in names if inputs.flags.get(n) not in (None, "", "auto")]
+    if not asked:
+        return None
+    return finding(
+        FindingId.STATES_NOT_HYBRID,
+        Severity.NOTE,
+        "Flags for states are set, but this model keeps none.",
+        evidence=tuple(f"{n} = {inputs.flags[n]}" for n in asked),
+        remedy="They do nothing here; if the model is hybrid, check its config.json.",
+        flags=dict.fromkeys(asked),
+    )
+
+
+def _metrics_off(inputs: PlanInputs, _plan: Plan) -> Finding | None:
+    if inputs.flags.get("enable_metrics"):
+        return None
+    return finding(
+        FindingId.METRICS_OFF,
+        Severity.WARNING,
+        "The server would run without metrics: latencies, slots and cache hits cannot be seen.",
+        evidence=("enable_metrics is not set",),
+        remedy="Set enable_metrics; it costs next to nothing.",
+        flags={"enable_metrics": True},
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    _no_room,
+    _states_not_hybrid,
+    _requests_capped,
+    _pool_below_context,
+    _ratio_misfit,
+    _low_headroom,
+    _spec_eats_pool,
+    _prefix_cache,
+    _metrics_off,
+)
