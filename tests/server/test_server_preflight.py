@@ -157,7 +157,7 @@ def test_the_version_is_read_without_importing_sglang_and_remembered_until_it_ch
     monkeypatch.setenv("PYTHONPATH", sglang_env["PYTHONPATH"])
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "run", None)
-        assert installed_version(sys.executable, home) == "0.5.17"
+        assert installed_version(sys.executable, home, os.environ) == "0.5.17"
     site = tmp_path / "site"
     (site / "sglang-0.5.17.dist-info").rename(site / "sglang-0.5.23.dist-info")
     metadata = site / "sglang-0.5.23.dist-info" / "METADATA"

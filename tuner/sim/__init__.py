@@ -1,1 +1,1 @@
-"""A stand-in for SGLang, in a process of its own, sized by the planner. It proves nothing about the planner."""
+"""A stand-in for an SGLang 0.5.17 server: its flags, log lines, endpoints, metrics and cache, on a simulated card."""
