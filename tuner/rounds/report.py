@@ -218,7 +218,10 @@ def _flags(round_: Round) -> Rows:
 
 
 def _asked(values: dict[str, Any], name: str) -> str:
-    return _value(values[name]) if name in values else _NONE
+    if name not in values:
+        return _NONE
+    # A port is a name, not an amount.
+    return str(values[name]) if name.endswith("port") else _value(values[name])
 
 
 def _simulated(simulated: bool) -> str:

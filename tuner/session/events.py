@@ -8,7 +8,7 @@ from tuner.checks.model import CheckResult
 from tuner.findings import Finding
 from tuner.planner.model import Plan
 from tuner.rounds.model import Round
-from tuner.server.model import StopOutcome
+from tuner.server.model import PhaseChanged, StopOutcome
 
 
 class RoundOpened(msgspec.Struct, frozen=True, tag=True):
@@ -21,18 +21,6 @@ class Planned(msgspec.Struct, frozen=True, tag=True):
     """The plan of the round about to start."""
 
     plan: Plan
-
-
-class PhaseChanged(msgspec.Struct, frozen=True, tag=True):
-    """The start (or stop) moved on, or has news. ``estimate_s``: how long this phase took before, None if never."""
-
-    phase: str
-    elapsed_s: float
-    total_s: float
-    estimate_s: float | None = None
-    total_estimate_s: float | None = None
-    last_line: str = ""
-    stalled: bool = False
 
 
 class Found(msgspec.Struct, frozen=True, tag=True):
@@ -68,3 +56,16 @@ class RoundClosed(msgspec.Struct, frozen=True, tag=True):
 
 
 Event = RoundOpened | Planned | PhaseChanged | Found | CheckStarted | CheckEnded | ServerStopped | RoundClosed
+
+
+__all__ = [
+    "CheckEnded",
+    "CheckStarted",
+    "Event",
+    "Found",
+    "PhaseChanged",
+    "Planned",
+    "RoundClosed",
+    "RoundOpened",
+    "ServerStopped",
+]

@@ -1,0 +1,234 @@
+"""What both front ends talk to: one operator, one machine, its servers and its history."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tuner.checks.model import CheckResult
+from tuner.doctor import diagnose_plan
+from tuner.metrics import ReadingsWindow
+from tuner.metrics.model import GpuReading, Readings
+from tuner.paths import Home
+from tuner.planner import plan as make_plan
+from tuner.planner.model import Plan, PlanInputs
+from tuner.probes.gpu import GpuProbe, probe_for
+from tuner.probes.http import ServerClient
+from tuner.recipe.model import Recipe
+from tuner.rounds.history import History
+from tuner.rounds.model import Round, RoundState
+from tuner.server import Supervisor, installed_version
+from tuner.server.model import ServerHandle, StopOutcome
+from tuner.session import export as exporting
+from tuner.session import loop
+from tuner.session.cards import cards_of
+from tuner.session.events import Event
+from tuner.session.planning import Given, plan_inputs
+from tuner.session.settle import settle
+
+Publish = Callable[[Event], None]
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A living server of ours and the round it belongs to."""
+
+    handle: ServerHandle
+    round: Round | None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """One look at everything live."""
+
+    at: float
+    running: Running | None
+    readings: Readings | None
+    gpus: tuple[GpuReading, ...]
+    alive: bool
+
+
+class _Watched:
+    """The connection to the server now watched, and the window of its readings."""
+
+    def __init__(self, running: Running, key: str | None) -> None:
+        self.identity = (running.handle.pid, running.handle.create_time)
+        self.client = ServerClient(running.handle.url, api_key=key, timeout=2.0)
+        self.window = ReadingsWindow(key_variable=loop.api_key_variable(running.handle.recipe))
+        info = self.client.server_info()
+        self._info = info if isinstance(info, dict) else None
+
+    def read(self) -> Readings:
+        return loop.look(self.client, self.window, self._info)
+
+
+class Session:
+    """Plans, runs and records rounds. Methods block; call them from a thread where a screen must stay alive."""
+
+    def __init__(self, home: Home, environ: Mapping[str, str] | None = None) -> None:
+        self.home = home
+        self.environ = dict(os.environ if environ is None else environ)
+        self.history = History(home.database)
+        self._probes: dict[tuple[bool, int], GpuProbe] = {}
+        self._watched: _Watched | None = None
+        self._lock = threading.Lock()
+        settle(self.history, self._supervisor(simulated=False, port=0))
+
+    def close(self) -> None:
+        """Lets go of connections and files; servers stay up."""
+        with self._lock:
+            if self._watched is not None:
+                self._watched.client.close()
+                self._watched = None
+        for probe in self._probes.values():
+            probe.close()
+        self.history.close()
+
+    def running(self, port: int | None = None) -> Running | None:
+        """The living server that a tuner started (on ``port``), newest first; None when there is none."""
+        handles = self._supervisor(simulated=False, port=0).running(port)
+        if not handles:
+            return None
+        handle = max(handles, key=lambda h: h.started_at)
+        number = int(handle.round_name[1:]) if handle.round_name else None
+        return Running(handle, self.history.find(number) if number is not None else None)
+
+    def planning_inputs(self, recipe: Recipe, given: Given | None = None) -> PlanInputs:
+        """Gathers a plan's inputs. Raises ModelError or CannotPlan, one sentence each."""
+        gpus = cards_of(recipe, self.environ, self._probe(recipe).read())
+        handles = self._supervisor(simulated=recipe.simulated, port=recipe.port).running(recipe.port)
+        held = _held_gib(handles[0], gpus) if handles and gpus else 0.0
+        version = (
+            None
+            if recipe.simulated or not recipe.python
+            else installed_version(recipe.python, self.home, {**self.environ, **recipe.environment})
+        )
+        return plan_inputs(
+            recipe,
+            given=given,
+            installed_version=version,
+            calibration=self.calibration(recipe),
+            gpus=gpus,
+            server_holds_gib=held,
+        )
+
+    def plan(self, recipe: Recipe, given: Given | None = None) -> Plan:
+        """The plan of a start of ``recipe``, with its findings."""
+        inputs = self.planning_inputs(recipe, given)
+        plan = make_plan(inputs)
+        return msgspec.structs.replace(plan, findings=diagnose_plan(inputs, plan))
+
+    def calibration(self, recipe: Recipe) -> Round | None:
+        """The newest round of the same model on the same kind of server whose pools are known."""
+        for round_ in self.history.list(limit=50):
+            if (
+                round_.simulated == recipe.simulated
+                and round_.recipe.model_path == recipe.model_path
+                and round_.boot is not None
+                and round_.boot.kv_tokens is not None
+            ):
+                return round_
+        return None
+
+    def run_round(
+        self,
+        recipe: Recipe,
+        *,
+        note: str = "",
+        publish: Publish,
+        cancel: threading.Event,
+        stop_after: bool = False,
+    ) -> Round:
+        """One whole round; see ``loop.run_round``."""
+        return loop.run_round(
+            self._bench(recipe),
+            recipe,
+            inputs=lambda: self.planning_inputs(recipe),
+            note=note,
+            publish=publish,
+            cancel=cancel,
+            estimates=self._estimates(recipe),
+            stop_after=stop_after,
+        )
+
+    def verify(self, *, publish: Publish, cancel: threading.Event) -> list[CheckResult] | None:
+        """Checks the running server again and records the results in its round; None when nothing runs."""
+        running = self.running()
+        if running is None:
+            return None
+        round_ = running.round or Round(
+            number=0, started_at=0.0, state=RoundState.UNVERIFIED, recipe=running.handle.recipe
+        )
+        client = ServerClient(running.handle.url, api_key=loop.api_key(round_.recipe, self.environ))
+        try:
+            results, readings = loop.check(client, round_, publish, cancel)
+        finally:
+            client.close()
+        if running.round is not None:
+            self.history.save(loop.judged(round_, results, readings, cancelled=cancel.is_set()))
+        return results
+
+    def stop(self, *, publish: Publish, port: int | None = None) -> StopOutcome | None:
+        """Stops the running server and makes sure that nothing is left; None when nothing runs."""
+        running = self.running(port)
+        if running is None:
+            return None
+        supervisor = self._supervisor(simulated=running.handle.simulated, port=running.handle.port)
+        return supervisor.stop(running.handle, publish)
+
+    def look(self) -> Look:
+        """One poll of the server and the card, a few milliseconds on a healthy server."""
+        running = self.running()
+        with self._lock:
+            readings = self._read(running)
+        probe = self._probe(running.handle.recipe) if running is not None else self._probe_by(False, 0)
+        gpus = probe.read()
+        return Look(time.time(), running, readings, tuple(gpus), running is not None)
+
+    def export(self, number: int, fmt: str) -> str:
+        """A round as text in one of ``export.FORMATS``. Raises KeyError for no such round."""
+        return exporting.export(self.history.get(number), fmt)
+
+    def _read(self, running: Running | None) -> Readings | None:
+        identity = (running.handle.pid, running.handle.create_time) if running else None
+        if self._watched is not None and self._watched.identity != identity:
+            self._watched.client.close()
+            self._watched = None
+        if running is None:
+            return None
+        if self._watched is None:
+            self._watched = _Watched(running, loop.api_key(running.handle.recipe, self.environ))
+        return self._watched.read()
+
+    def _estimates(self, recipe: Recipe) -> dict[str, float]:
+        before = self.history.last((RoundState.VERIFIED, RoundState.UNVERIFIED), simulated=recipe.simulated)
+        return dict(before.phase_seconds) if before else {}
+
+    def _bench(self, recipe: Recipe) -> loop.Bench:
+        return loop.Bench(
+            home=self.home,
+            history=self.history,
+            supervisor=self._supervisor(simulated=recipe.simulated, port=recipe.port),
+            gpu=self._probe(recipe),
+            environ=self.environ,
+        )
+
+    def _supervisor(self, *, simulated: bool, port: int) -> Supervisor:
+        return Supervisor(self.home, self._probe_by(simulated, port))
+
+    def _probe(self, recipe: Recipe) -> GpuProbe:
+        return self._probe_by(recipe.simulated, recipe.port)
+
+    def _probe_by(self, simulated: bool, port: int) -> GpuProbe:
+        key = (simulated, port if simulated else 0)
+        if key not in self._probes:
+            self._probes[key] = probe_for(simulated, self.home, port)
+        return self._probes[key]
+
+
+def _held_gib(handle: ServerHandle, gpus: list[GpuReading]) -> float:
+    before = handle.vram_before_mib.get(str(gpus[0].index))
+    used = gpus[0].used_mib
+    return max(0.0, (used - before) / 1024) if before is not None and used is not None else 0.0
