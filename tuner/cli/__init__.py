@@ -1,0 +1,61 @@
+"""The command line. Commands are imported when they are called, so that each one starts fast."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from tuner import __version__
+
+#: Command -> (module in this package, one line of help).
+_COMMANDS = {
+    "demo": ("screen", "Open the terminal app on a stand-in server, on any machine."),
+    "plan": ("plan", "Say what a start would give: both pools, before it."),
+    "log": ("log", "Say what a server log says."),
+    "run": ("run", "Run one round: start, check, record."),
+    "verify": ("run", "Check the running server again."),
+    "stop": ("run", "Stop the running server and make sure that nothing is left."),
+    "status": ("status", "Say what runs now and how it does."),
+    "rounds": ("history", "List the rounds."),
+    "show": ("history", "Show one round."),
+    "diff": ("history", "Show what changed between two rounds."),
+    "import": ("files", "Read recipe files and say what becomes of each key."),
+    "export": ("files", "Write a round as a file."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands by name and imports a command's module only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"tuner.cli.{_COMMANDS[name][0]}")
+        command = getattr(module, f"{name}_command")
+        if not isinstance(command, click.Command):
+            raise TypeError(f"tuner.cli.{_COMMANDS[name][0]}.{name}_command is no command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # The help lines stand here already: listing them must not import every command.
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--preset", metavar="PRESET", help="Open the app on this preset or recipe file.")
+@click.version_option(__version__, prog_name="tuner")
+@click.pass_context
+def main(ctx: click.Context, preset: str | None) -> None:
+    """Tune a running SGLang server for hybrid models: see both memory pools before the restart.
+
+    Without a command the terminal app opens, on the server that runs if one does.
+    """
+    if ctx.invoked_subcommand is None:
+        from tuner.cli.screen import open_app  # the app is heavy, commands are not
+
+        open_app(preset)

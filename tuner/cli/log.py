@@ -1,0 +1,65 @@
+"""``tuner log``: what a server log says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say, say_findings
+from tuner.doctor import diagnose_log
+from tuner.serverlog.model import BootFacts
+from tuner.session.bootlog import read_log
+from tuner.units import format_gib, format_seconds, format_tokens
+
+
+@click.command("log")
+@click.argument("file")
+@json_option
+@command
+def log_command(file: str, as_json: bool) -> int:
+    """Say what the server log FILE says: pools, memory, times, how far it came, what is wrong."""
+    facts, tail = read_log(Path(file))
+    if facts is None:
+        raise UsageProblem(f"The log {file} cannot be read: give the path of a file.")
+    facts = msgspec.structs.replace(facts, findings=diagnose_log(facts, tail))
+    if as_json:
+        print_json(facts)
+    else:
+        _say(facts)
+    return DONE
+
+
+def _say(facts: BootFacts) -> None:
+    say(f"SGLang {facts.version or 'of unknown version'}: {facts.phase}")
+    rows = {
+        "Free before weights": _gib(facts.free_before_gib),
+        "Free after weights": _gib(facts.free_after_gib),
+        "Weights": _parts(facts.weights_gib),
+        "State slots": _count(facts.mamba_slots),
+        "KV tokens": _count(facts.kv_tokens),
+        "Requests at once": _count(facts.max_running_requests),
+        "Context length": _count(facts.context_len),
+        "Graphs": _parts(facts.graphs_gib),
+        "Free at ready": _gib(facts.available_gib),
+        "Times": ", ".join(f"{name} {format_seconds(s)}" for name, s in facts.timings.items()),
+    }
+    for name, value in rows.items():
+        if value:
+            say(f"  {name:<21}{value}")
+    if facts.findings:
+        say("Findings")
+        say_findings(facts.findings)
+
+
+def _gib(value: float | None) -> str:
+    return format_gib(value) if value is not None else ""
+
+
+def _count(value: int | None) -> str:
+    return format_tokens(value) if value is not None else ""
+
+
+def _parts(parts: dict[str, float]) -> str:
+    return ", ".join(f"{name} {format_gib(gib)}" for name, gib in parts.items())
