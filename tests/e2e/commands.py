@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,30 @@ class User:
         """One round on the stand-in, on this user's port, at full speed."""
         ours = ("--sim", "--set", f"port={self.port}", "--set", 'tuner.simulator={"speed": 0}')
         return self.json("run", *words, *ours, status=status)
+
+    @contextmanager
+    def starting(self, *words: str, fault: str) -> Iterator[subprocess.Popen[str]]:
+        """A round that goes on while the body runs; entered once its server process is there."""
+        switches = json.dumps({"speed": 0, "fault": fault})
+        ours = ("--sim", "--set", f"port={self.port}", "--set", f"tuner.simulator={switches}")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tuner", "run", *words, *ours],
+            env=self.environment,
+            cwd=self.home,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        try:
+            for line in process.stderr:
+                if "loading weights" in line:
+                    break
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.stderr.read()
+            process.wait(30)
 
     def servers(self) -> list[psutil.Process]:
         """Living processes of stand-in servers on this user's port."""

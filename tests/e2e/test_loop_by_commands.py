@@ -112,3 +112,12 @@ def test_the_plan_of_a_measured_round_meets_its_pools(user: User) -> None:
     plan = user.json("plan", "--model", "qwen3.8-27b-fp8-text", *told, *words)
     assert plan["mamba_slots"] == 81
     assert plan["kv_tokens"] == pytest.approx(220_711, rel=0.002)
+
+
+def test_a_second_start_is_refused_while_the_first_still_loads(user: User) -> None:
+    with user.starting("demo", fault="hang:sizing"):
+        refused = user.simulate("demo", status=1)
+        assert refused["state"] == "refused"
+        assert refused["findings"][0]["id"] == "double-start"
+        assert "r1" in refused["reason"]
+        assert len(user.servers()) == 1

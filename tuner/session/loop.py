@@ -21,7 +21,10 @@ from tuner.metrics.model import Reach, Readings
 from tuner.modelcard import ModelError
 from tuner.paths import Home
 from tuner.planner import plan as make_plan
+from tuner.planner.accuracy import accuracy
+from tuner.planner.conditions import conditions
 from tuner.planner.model import CannotPlan, PlanInputs
+from tuner.planner.preflight import flag_conflicts
 from tuner.probes.gpu import GpuProbe
 from tuner.probes.http import ServerClient
 from tuner.recipe.model import Recipe, RecipeError
@@ -43,6 +46,8 @@ from tuner.session.events import (
     RoundOpened,
     ServerStopped,
 )
+from tuner.session.gate import refusals, weighed
+from tuner.session.runners import number_of, run_by_another
 from tuner.session.vram import VramWatch
 
 Publish = Callable[[Event], None]
@@ -75,12 +80,17 @@ def run_round(
     cancel: threading.Event,
     estimates: Mapping[str, float],
     stop_after: bool,
+    force: bool = False,
 ) -> Round:
-    """Runs one round and returns it as kept. Failures are rounds too; only a history that cannot be written raises."""
+    """Runs one round and returns it as kept. Failures are rounds too; only a history that cannot be written raises.
+
+    A start that SGLang would surely refuse is refused here, before the running server is touched; ``force`` starts
+    it all the same.
+    """
     round_ = bench.history.open_round(_draft(bench, recipe, note))
     publish(RoundOpened(round_))
     try:
-        round_ = _run(bench, round_, inputs, publish, cancel, estimates)
+        round_ = _run(bench, round_, inputs, publish, cancel, estimates, force)
         if stop_after:
             _stop_running(bench, recipe.port, publish)
     except BaseException as error:
@@ -120,9 +130,20 @@ def _run(
     publish: Publish,
     cancel: threading.Event,
     estimates: Mapping[str, float],
+    force: bool,
 ) -> Round:
     round_ = _planned(round_, inputs, publish)
     bench.history.save(round_)
+    surely = () if force else refusals(round_.findings)
+    if surely:
+        for finding in surely:
+            publish(Found(finding))
+        return msgspec.structs.replace(
+            round_,
+            state=RoundState.REFUSED,
+            phase="preflight",
+            reason=" ".join(f"{f.title} {f.remedy}".strip() for f in surely),
+        )
     try:
         handle = _start(bench, round_, publish)
     except StartRefused as refusal:
@@ -157,6 +178,7 @@ def _run(
 
 
 def _planned(round_: Round, inputs: Callable[[], PlanInputs], publish: Publish) -> Round:
+    known: PlanInputs | None = None
     try:
         known = inputs()
         plan = make_plan(known)
@@ -168,16 +190,33 @@ def _planned(round_: Round, inputs: Callable[[], PlanInputs], publish: Publish) 
             evidence=(str(error),),
             remedy="The round runs all the same; its pools are read from the log.",
         )
-        return msgspec.structs.replace(round_, findings=(unplanned,))
-    plan = msgspec.structs.replace(plan, findings=diagnose_plan(known, plan))
+        conflicts = flag_conflicts(known) if known is not None else ()
+        return msgspec.structs.replace(round_, findings=(*weighed(conflicts, None), unplanned))
+    found = weighed(diagnose_plan(known, plan), plan)
+    plan = msgspec.structs.replace(plan, findings=found)
     publish(Planned(plan))
-    return msgspec.structs.replace(round_, plan=plan, sglang_version=known.sglang_version)
+    return msgspec.structs.replace(
+        round_,
+        plan=plan,
+        # What is only worth knowing stays with the plan.
+        findings=refusals(found),
+        sglang_version=known.sglang_version,
+        conditions=conditions(
+            known.shape,
+            known.sglang_version,
+            known.environment,
+            driver_version=round_.driver_version,
+            gpu_name=round_.gpu_name,
+        ),
+    )
 
 
 def _start(bench: Bench, round_: Round, publish: Publish) -> ServerHandle:
     """Refuses before the running server is touched whatever can be known before, then swaps the servers."""
     spec = launch_spec(round_.recipe, bench.home, bench.environ, round_.name)
     running = bench.supervisor.running(round_.recipe.port)
+    for handle in running:
+        _leave_to_others(bench, handle)
     if running:
         found = preflight(round_.recipe, spec, bench.gpu.read(), bench.home)
         foreign = tuple(f for f in found if f.id not in _OURS and f.severity is Severity.FATAL)
@@ -185,6 +224,25 @@ def _start(bench: Bench, round_: Round, publish: Publish) -> ServerHandle:
             raise StartRefused(foreign)
         _stop_running(bench, round_.recipe.port, publish)
     return bench.supervisor.start(spec, on_finding=lambda finding: publish(Found(finding)))
+
+
+def _leave_to_others(bench: Bench, handle: ServerHandle) -> None:
+    """Refuses to swap a server in the middle of another tuner's round: it may still be loading."""
+    number = number_of(handle.round_name)
+    theirs = bench.history.find(number) if number is not None else None
+    if theirs is None or not run_by_another(theirs):
+        return
+    raise StartRefused(
+        (
+            Finding(
+                id=FindingId.DOUBLE_START,
+                severity=Severity.FATAL,
+                title=f"Another tuner (process {theirs.runner_pid}) is in the middle of {theirs.name} here.",
+                evidence=(f"{theirs.name}: {theirs.state}, server process {handle.pid}, port {handle.port}",),
+                remedy="Wait for that round to end, or stop its server with tuner stop.",
+            ),
+        )
+    )
 
 
 def _used_mib(bench: Bench, recipe: Recipe) -> int | None:
@@ -231,6 +289,7 @@ def _started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> 
         phase_seconds=outcome.phase_seconds,
         ready_seconds=None if ended else outcome.seconds,
         vram_mib=vram_mib,
+        accuracy=accuracy(round_.plan, facts) if round_.plan is not None and facts.kv_tokens is not None else None,
         findings=(*round_.findings, *found),
         sglang_version=facts.version if facts.version and "-" not in facts.version else round_.sglang_version,
     )

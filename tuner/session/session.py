@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -15,7 +16,9 @@ from tuner.metrics import ReadingsWindow
 from tuner.metrics.model import GpuReading, Readings
 from tuner.paths import Home
 from tuner.planner import plan as make_plan
+from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import Plan, PlanInputs
+from tuner.planner.solve import Need, Solution
 from tuner.probes.gpu import GpuProbe, probe_for
 from tuner.probes.http import ServerClient
 from tuner.recipe.model import Recipe
@@ -27,10 +30,15 @@ from tuner.session import export as exporting
 from tuner.session import loop
 from tuner.session.cards import cards_of
 from tuner.session.events import Event
-from tuner.session.planning import Given, plan_inputs
+from tuner.session.planning import Given, Here, plan_inputs
+from tuner.session.runners import number_of
 from tuner.session.settle import settle
+from tuner.session.solving import solved
 
 Publish = Callable[[Event], None]
+
+#: Rounds looked back upon for a calibration, and for the accuracy of plans.
+_LOOK_BACK = 50
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -92,12 +100,13 @@ class Session:
         if not handles:
             return None
         handle = max(handles, key=lambda h: h.started_at)
-        number = int(handle.round_name[1:]) if handle.round_name else None
+        number = number_of(handle.round_name)
         return Running(handle, self.history.find(number) if number is not None else None)
 
     def planning_inputs(self, recipe: Recipe, given: Given | None = None) -> PlanInputs:
         """Gathers a plan's inputs. Raises ModelError or CannotPlan, one sentence each."""
-        gpus = cards_of(recipe, self.environ, self._probe(recipe).read())
+        probe = self._probe(recipe)
+        gpus = cards_of(recipe, self.environ, probe.read())
         handles = self._supervisor(simulated=recipe.simulated, port=recipe.port).running(recipe.port)
         held = _held_gib(handles[0], gpus) if handles and gpus else 0.0
         version = (
@@ -105,14 +114,14 @@ class Session:
             if recipe.simulated or not recipe.python
             else installed_version(recipe.python, self.home, {**self.environ, **recipe.environment})
         )
-        return plan_inputs(
-            recipe,
-            given=given,
+        here = Here(
             installed_version=version,
-            calibration=self.calibration(recipe),
-            gpus=gpus,
+            gpus=tuple(gpus),
             server_holds_gib=held,
+            driver_version=probe.driver_version(),
+            environ=self.environ,
         )
+        return plan_inputs(recipe, given=given, here=here, history=self._calibrations(recipe))
 
     def plan(self, recipe: Recipe, given: Given | None = None) -> Plan:
         """The plan of a start of ``recipe``, with its findings."""
@@ -120,17 +129,26 @@ class Session:
         plan = make_plan(inputs)
         return msgspec.structs.replace(plan, findings=diagnose_plan(inputs, plan))
 
-    def calibration(self, recipe: Recipe) -> Round | None:
-        """The newest round of the same model on the same kind of server whose pools are known."""
-        for round_ in self.history.list(limit=50):
+    def solve(self, recipe: Recipe, need: Need, given: Given | None = None) -> Solution:
+        """The fewest changes to the flags of ``recipe`` that meet ``need``; its plan has its findings."""
+        return solved(self.planning_inputs(recipe, given), need)
+
+    def accuracy(self, *, simulated: bool, limit: int = 3) -> tuple[tuple[str, Accuracy], ...]:
+        """How far the plans of the last rounds were off, newest first: (round, actual less planned)."""
+        rounds = self.history.list(limit=_LOOK_BACK)
+        known = ((r.name, r.accuracy) for r in rounds if r.simulated == simulated and r.accuracy is not None)
+        return tuple(itertools.islice(known, limit))
+
+    def _calibrations(self, recipe: Recipe) -> Iterator[Round]:
+        """Rounds of the same model on the same kind of server whose pools are known, newest first."""
+        for round_ in self.history.list(limit=_LOOK_BACK):
             if (
                 round_.simulated == recipe.simulated
                 and round_.recipe.model_path == recipe.model_path
                 and round_.boot is not None
                 and round_.boot.kv_tokens is not None
             ):
-                return round_
-        return None
+                yield round_
 
     def run_round(
         self,
@@ -140,6 +158,7 @@ class Session:
         publish: Publish,
         cancel: threading.Event,
         stop_after: bool = False,
+        force: bool = False,
     ) -> Round:
         """One whole round; see ``loop.run_round``."""
         return loop.run_round(
@@ -151,6 +170,7 @@ class Session:
             cancel=cancel,
             estimates=self._estimates(recipe),
             stop_after=stop_after,
+            force=force,
         )
 
     def verify(self, *, publish: Publish, cancel: threading.Event) -> list[CheckResult] | None:

@@ -5,36 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from tuner.doctor import diagnose_log
 from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
 from tuner.server import Supervisor
 from tuner.session.bootlog import read_log
-
-_OPEN = (RoundState.STARTING, RoundState.CHECKING)
+from tuner.session.runners import OPEN_STATES, runner_alive
 
 
 def settle(history: History, supervisor: Supervisor) -> list[Round]:
     """Closes every open round that no living tuner is running; returns the rounds it closed."""
     closed = []
     for round_ in history.list(limit=50):
-        if round_.state in _OPEN and not _runner_alive(round_):
+        if round_.state in OPEN_STATES and not runner_alive(round_):
             settled = _settled(round_, supervisor)
             history.save(settled)
             closed.append(settled)
     return closed
-
-
-def _runner_alive(round_: Round) -> bool:
-    if round_.runner_pid is None:
-        return False
-    try:
-        created = psutil.Process(round_.runner_pid).create_time()
-    except psutil.Error:
-        return False
-    return round_.runner_created is None or abs(created - round_.runner_created) < 1
 
 
 def _settled(round_: Round, supervisor: Supervisor) -> Round:
