@@ -76,7 +76,7 @@ class User:
         assert process.stderr is not None
         try:
             for line in process.stderr:
-                if "loading weights" in line:
+                if "loading weights" in line or "sizing pools" in line:
                     break
             yield process
         finally:
