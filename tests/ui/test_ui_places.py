@@ -1,0 +1,162 @@
+"""Getting around: keys, help, sizes, the mark of a stand-in, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+
+import pytest
+from uifakes import DEMO, REAL, FakeSession
+from uiscreen import Opened, screen_text, until
+
+from tuner.metrics.model import Readings
+from tuner.rounds.errors import HistoryError
+from tuner.text import width
+from tuner.ui.screens.help import HelpScreen
+
+MARK = "SIMULATED — not a real SGLang"
+ESSENTIAL = ("KV tokens", "State slots", "Admitted", "Longest input", "Free at ready", "Binds", "Numbers", "headroom",
+             "Mem fraction", "State:KV ratio", "Speculation", "Max requests", "TTFT", "ITL", "R Restart", "q Quit",
+             "? help", "VRAM")  # fmt: skip
+
+
+def serve(session: FakeSession) -> None:
+    session.run_round(DEMO, publish=lambda _: None, cancel=threading.Event())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)])
+async def test_no_size_clips_what_matters(session: FakeSession, opened: Opened, size: tuple[int, int]) -> None:
+    serve(session)
+    async with opened(size=size) as (app, pilot):
+        await until(pilot, lambda: app.baseline.name == "r1")
+        await pilot.pause()
+        text = screen_text(app)
+        for word in ESSENTIAL:
+            assert word in text, word
+        assert all(width(line) <= size[0] for line in text.splitlines())
+        preview = app.screen.query_one("#preview")
+        assert preview.max_scroll_y == 0
+        assert app.screen.query_one("#knobs").max_scroll_y == 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_the_stand_in_is_marked_on_every_screen(
+    session: FakeSession, opened: Opened, size: tuple[int, int]
+) -> None:
+    serve(session)
+    serve(session)
+    async with opened(size=size) as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r2")
+        for key in "1234":
+            await pilot.press(key)
+            await pilot.pause()
+            await until(pilot, lambda: MARK in screen_text(app))
+
+
+async def test_a_real_server_has_no_such_mark(session: FakeSession, opened: Opened) -> None:
+    async with opened(recipe=REAL) as (app, pilot):
+        for key in "1234":
+            await pilot.press(key)
+            await pilot.pause()
+            assert "SIMULATED" not in screen_text(app)
+
+
+async def test_help_lists_the_keys_of_the_screen_and_of_the_knob_in_focus(opened: Opened) -> None:
+    async with opened() as (app, pilot):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        await pilot.pause()
+        text = screen_text(app)
+        assert "Keys: Tune" in text
+        assert "A coarse step down" in text
+        assert "Take the last change of a knob back" in text
+        await pilot.press("end")
+        await pilot.pause()
+        await until(pilot, lambda: "What the server prints" in screen_text(app))
+        await pilot.press("escape")
+        await pilot.press("2", "question_mark")
+        await until(pilot, lambda: "Keys: Rounds" in screen_text(app))
+        assert "Mark up to two rounds to compare" in screen_text(app)
+
+
+async def test_every_key_with_a_tooltip_is_in_the_command_palette(opened: Opened) -> None:
+    async with opened() as (app, _):
+        commands = {c.title: c.help for c in app.get_system_commands(app.screen)}
+        for title in ("Restart", "Stop", "Verify", "Note", "Export", "Keep", "Reject", "Rounds", "Log", "Undo", "Quit"):
+            assert commands[title]
+
+
+async def test_screens_open_by_a_click_on_their_names(opened: Opened) -> None:
+    async with opened() as (app, pilot):
+        bar = app.screen.query_one("NavBar")
+        at = screen_text(app).splitlines()[0].index("Rounds")
+        await pilot.click(bar, offset=(at, 0))
+        await until(pilot, lambda: app.current_mode == "rounds")
+
+
+async def test_keys_of_the_footer_work_by_click(session: FakeSession, opened: Opened) -> None:
+    async with opened(size=(80, 24)) as (app, pilot):
+        lines = screen_text(app).splitlines()
+        await pilot.click(offset=(lines[23].index("R Restart") + 3, 23))
+        await until(pilot, lambda: "Start the server" in screen_text(app))
+
+
+async def test_a_server_started_earlier_is_adopted_and_the_knobs_start_there(
+    session: FakeSession, opened: Opened
+) -> None:
+    session.run_round(DEMO.with_flags({"mem_fraction_static": 0.91}), publish=lambda _: None, cancel=threading.Event())
+    async with opened(demo=True) as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        assert app.bench.draft.flags["mem_fraction_static"] == 0.91
+        assert session.history.count() == 1
+        assert "r1 runs on port 30000" in screen_text(app)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_ends_the_app_properly_and_leaves_the_server_up(
+    session: FakeSession, opened: Opened, number: signal.Signals
+) -> None:
+    serve(session)
+    async with opened() as (app, pilot):
+        os.kill(os.getpid(), number)
+        await until(pilot, lambda: app._exit)
+        await asyncio.sleep(0)
+    assert session.server is not None
+    assert session.stopped == 0
+
+
+async def test_quitting_while_a_start_is_under_way_asks_first(session: FakeSession, opened: Opened) -> None:
+    session.gate.clear()
+    async with opened(demo=True) as (app, pilot):
+        await until(pilot, lambda: app.progress is not None and app.progress.current == "launching")
+        await pilot.press("escape", "q")
+        await until(pilot, lambda: "The work goes on without being watched" in screen_text(app))
+        await pilot.press("escape")
+        await pilot.pause()
+        assert not app._exit
+        session.gate.set()
+        await until(pilot, lambda: not app.runner.busy)
+
+
+async def test_a_server_that_stops_answering_is_said_at_once(session: FakeSession, opened: Opened) -> None:
+    serve(session)
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: "r1 runs" in screen_text(app))
+        session.readings = Readings(at=1.0)
+        await until(pilot, lambda: "r1 on port 30000 does not answer" in screen_text(app))
+        assert "220,6" not in screen_text(app).split("VRAM")[-1]
+
+
+async def test_a_history_that_cannot_be_read_is_one_sentence_on_the_screen(
+    session: FakeSession, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as (app, pilot):
+
+        def broken() -> None:
+            raise HistoryError("The disk that holds the history is full: free some space.")
+
+        monkeypatch.setattr(session, "look", broken)
+        await until(pilot, lambda: "The disk that holds the history is full" in screen_text(app))
+        assert not app._exit

@@ -1,0 +1,306 @@
+"""What an operator does with rounds: start, watch, abort, list, compare, note, export, judge."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+from uifakes import DEMO, FakeSession
+from uiscreen import Opened, screen_text, until
+
+from tuner.recipe.model import Recipe
+from tuner.rounds.model import Round, RoundState
+from tuner.ui.screens.dialog import ConfirmScreen
+from tuner.ui.screens.rounds import RoundList
+from tuner.ui.screens.working import WorkingScreen
+from tuner.ui.widgets.log_view import LogView
+from tuner.ui.widgets.slider import Slider
+
+RATIO = "mamba_full_memory_ratio"
+
+
+def ran(session: FakeSession, recipe: Recipe = DEMO, note: str = "", fail_in: str | None = None) -> Round:
+    session.fail_in = fail_in
+    round_ = session.run_round(recipe, publish=lambda _: None, cancel=threading.Event(), note=note)
+    session.fail_in = None
+    return round_
+
+
+async def test_the_demo_starts_its_first_round_by_itself_and_shows_the_checks_pass(
+    session: FakeSession, opened: Opened
+) -> None:
+    async with opened(demo=True) as (app, pilot):
+        await until(pilot, lambda: app.progress is not None and app.progress.ended)
+        await pilot.pause()
+        text = screen_text(app)
+        assert "All 4 checks passed." in text
+        assert "prefix reuse" in text
+        assert session.history.get(1).state is RoundState.VERIFIED
+
+
+async def test_the_restart_dialog_shows_only_the_changed_flags_and_what_they_will_give(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session)
+    async with opened(size=(80, 24)) as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1" and app.baseline.name == "r1")
+        app.screen.query_one(f"#{RATIO}", Slider).focus()
+        await pilot.press("left", "R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.pause()
+        text = screen_text(app)
+        assert "1 flag changed" in text
+        assert RATIO in text
+        assert "0.9 → 0.85" in text
+        assert "max_running_requests" not in text
+        assert "Predicted" in text
+        assert f"{session.history.get(1).boot.kv_tokens:,} →" in text  # type: ignore[union-attr]
+        assert "It took 32 s to be ready before (r1)." in text
+        assert "3 requests are in flight" in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert session.history.count() == 1
+
+
+async def test_confirming_runs_the_round_with_the_draft_and_the_knobs_then_stand_as_running(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session)
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        app.screen.query_one(f"#{RATIO}", Slider).focus()
+        await pilot.press("left", "ctrl+r")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("enter")
+        await until(pilot, lambda: app.running_name == "r2")
+        assert session.asked[-1].flags[RATIO] == pytest.approx(0.85)
+        assert app.bench.changes() == ()
+        assert app.bench.base.flags[RATIO] == pytest.approx(0.85)
+
+
+async def test_a_start_that_will_fail_asks_with_the_focus_on_cancel(session: FakeSession, opened: Opened) -> None:
+    async with opened() as (app, pilot):
+        app.screen.query_one("#mem_fraction_static", Slider).focus()
+        await pilot.press("home", "R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.pause()
+        assert "Start anyway" in screen_text(app)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert session.history.count() == 0
+
+
+async def test_a_start_shows_its_phases_can_be_left_and_found_again_and_aborted(
+    session: FakeSession, opened: Opened
+) -> None:
+    session.gate.clear()
+    async with opened() as (app, pilot):
+        await pilot.press("R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: app.progress is not None and app.progress.current == "launching")
+        await pilot.pause()
+        text = screen_text(app)
+        assert "loading weights" in text
+        assert "[rank0] 42%" in text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "Starting r1 · launching · p shows it" in screen_text(app)
+        await pilot.press("p")
+        await until(pilot, lambda: isinstance(app.screen, WorkingScreen))
+        await pilot.press("x")
+        await until(pilot, lambda: app.progress is not None and app.progress.ended)
+        await pilot.pause()
+        assert session.history.get(1).state is RoundState.ABORTED
+        assert "aborted in launching" in screen_text(app)
+
+
+async def test_a_failed_start_says_the_phase_the_reason_and_what_to_do(session: FakeSession, opened: Opened) -> None:
+    session.fail_in = "sizing pools"
+    async with opened(demo=True) as (app, pilot):
+        await until(pilot, lambda: app.progress is not None and app.progress.ended)
+        await pilot.pause()
+        text = screen_text(app)
+        assert "The server did not come up." in text
+        assert "failed in sizing pools: Not enough memory for the pools" in text
+        assert "Raise mem_fraction_static." in text
+
+
+async def test_the_rounds_list_has_one_line_a_round_failed_ones_with_their_reason(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session, note="first")
+    ran(session, DEMO.with_flags({RATIO: 0.3}), note="更多的 KV [/bold] 池")
+    ran(session, DEMO.with_flags({"mem_fraction_static": 0.55}), fail_in="sizing pools")
+    async with opened() as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "r1 sim" in screen_text(app))
+        lines = {line[4:6]: line for line in screen_text(app).splitlines() if " sim " in line}
+        assert "ratio 0.9→0.3" in lines["r2"]
+        assert "更多的 KV [/bold] 池" in lines["r2"]
+        assert "4/4 ✓" in lines["r2"]
+        assert "failed in sizing pools: Not enough memory" in lines["r3"]
+        assert "first round" in lines["r1"]
+
+
+async def test_ten_thousand_rounds_are_paged(session: FakeSession, opened: Opened) -> None:
+    template = ran(session)
+    for _ in range(120):
+        session.history.open_round(template)
+    async with opened(size=(80, 24)) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "of 121" in screen_text(app))
+        listing = app.screen.query_one(RoundList)
+        assert listing.option_count <= listing.size.height
+        await pilot.press("end")
+        await until(pilot, lambda: "r1 sim" in screen_text(app))
+        await pilot.press("home")
+        await until(pilot, lambda: "r121 sim" in screen_text(app))
+        for _ in range(listing.option_count):
+            await pilot.press("down")
+        await until(pilot, lambda: "r121 sim" not in screen_text(app))
+
+
+async def test_marking_two_rounds_and_comparing_them_puts_the_changes_first(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session)
+    ran(session, DEMO.with_flags({"schedule_policy": "fcfs"}))
+    ran(session, DEMO.with_flags({RATIO: 0.3}))
+    async with opened(size=(80, 24)) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "r1 sim" in screen_text(app))
+        await pilot.press("space", "down", "down", "space", "c")
+        await until(pilot, lambda: app.current_mode == "compare" and "r3 → r1" in screen_text(app))
+        assert app.marked == (3, 1)
+        await pilot.press("w")
+        await until(pilot, lambda: "r1 → r3" in screen_text(app))
+        text = screen_text(app)
+        assert text.index(RATIO) < text.index("Pools")
+        assert "schedule_policy" not in text
+        await pilot.press("left")
+        await until(pilot, lambda: "r1 → r2" in screen_text(app))
+        assert "schedule_policy" in screen_text(app)
+
+
+async def test_without_marks_the_newest_round_is_compared_with_the_one_before(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session)
+    ran(session, DEMO.with_flags({RATIO: 0.3}))
+    async with opened() as (app, pilot):
+        await pilot.press("3")
+        await until(pilot, lambda: "r1 → r2" in screen_text(app))
+
+
+async def test_a_note_with_wide_characters_is_kept_and_shown(session: FakeSession, opened: Opened) -> None:
+    ran(session)
+    async with opened(size=(80, 24)) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "r1 sim" in screen_text(app))
+        await pilot.press("n")
+        await until(pilot, lambda: bool(app.screen.query("#note")))
+        app.screen.query_one("#note", Input).value = "状态槽够用了 [b]"
+        await pilot.press("enter")
+        await until(pilot, lambda: session.history.get(1).note == "状态槽够用了 [b]")
+        await until(pilot, lambda: "状态槽够" in screen_text(app))
+
+
+async def test_exporting_writes_the_file_and_asks_before_it_replaces_one(
+    session: FakeSession, opened: Opened, tmp_path: Path
+) -> None:
+    ran(session)
+    target = tmp_path / "r1.toml"
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        await pilot.press("e")
+        await until(pilot, lambda: bool(app.screen.query("#path")))
+        app.screen.query_one("#path", Input).value = str(target)
+        await pilot.press("enter")
+        await until(pilot, target.exists)
+        assert target.read_text() == "# toml of r1\n"
+        target.write_text("mine")
+        await until(pilot, lambda: not app.screen.query("#path"))
+        await pilot.press("e")
+        await until(pilot, lambda: bool(app.screen.query("#path")))
+        app.screen.query_one("#path", Input).value = str(target)
+        await pilot.press("enter")
+        await until(pilot, lambda: "Enter again replaces it" in screen_text(app))
+        assert target.read_text() == "mine"
+        await pilot.press("enter")
+        await until(pilot, lambda: target.read_text() != "mine")
+
+
+async def test_keep_and_reject_mark_a_round_and_take_the_mark_away(session: FakeSession, opened: Opened) -> None:
+    ran(session)
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        for key, verdict in (("k", "keep"), ("x", "reject"), ("x", "")):
+            await pilot.press(key)
+            await until(pilot, lambda verdict=verdict: session.history.get(1).verdict == verdict)  # type: ignore[misc]
+
+
+async def test_going_back_to_the_last_good_round_puts_its_flags_on_the_bench(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session)
+    ran(session, DEMO.with_flags({RATIO: 0.3, "disable_radix_cache": True}))
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r2")
+        await pilot.press("2")
+        await until(pilot, lambda: "r1 sim" in screen_text(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "r1 verified" in screen_text(app))
+        await pilot.press("u")
+        await until(pilot, lambda: app.current_mode == "tune")
+        assert app.bench.draft.flags == DEMO.flags
+        assert {c.name for c in app.bench.changes()} == {RATIO, "disable_radix_cache"}
+
+
+async def test_stopping_asks_first_and_leaves_the_knobs_where_they_are(session: FakeSession, opened: Opened) -> None:
+    ran(session)
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        await pilot.press("s")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: session.stopped == 1 and app.running_name == "")
+        assert app.bench.draft.flags == DEMO.flags
+
+
+async def test_verifying_shows_each_check(session: FakeSession, opened: Opened) -> None:
+    ran(session)
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        await pilot.press("v")
+        await until(pilot, lambda: app.progress is not None and app.progress.ended)
+        await pilot.pause()
+        assert "thought, then answered" in screen_text(app)
+
+
+async def test_the_log_follows_the_file_finds_words_and_never_reads_markup(
+    session: FakeSession, opened: Opened, tmp_path: Path
+) -> None:
+    round_ = ran(session)
+    log = Path(round_.log_path)
+    log.write_bytes(
+        b"[rank0]: error\n[/bold] \x1b[31mred\x1b[0m\nLoading: 10%\rLoading: 55%\rLoading: 100%\n" + "权重\n".encode()
+    )
+    async with opened(size=(80, 24)) as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        await pilot.press("4")
+        await until(pilot, lambda: "[rank0]: error" in screen_text(app))
+        text = screen_text(app)
+        assert "[/bold] red" in text
+        assert "Loading: 100%" in text
+        assert "Loading: 55%" not in text
+        assert "权重" in text
+        with log.open("a") as file:
+            file.write("The server is fired up and ready to roll!\nGraphs: 3/10\rGraphs: 7/10")
+        await until(pilot, lambda: "ready to roll" in screen_text(app) and "Graphs: 7/10" in screen_text(app))
+        await pilot.press("slash", *"roll", "enter")
+        await until(pilot, lambda: "hit 1/1" in screen_text(app))
+        await pilot.press("f")
+        assert app.screen.query_one(LogView).following

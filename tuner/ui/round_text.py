@@ -1,0 +1,155 @@
+"""A round in full, as the rounds list and its details show it. Pure."""
+
+from __future__ import annotations
+
+import time
+
+from textual.content import Content
+
+from tuner.checks.model import Verdict
+from tuner.rounds.model import Round, RoundState
+from tuner.text import clip, plain, width
+from tuner.ui.widgets.findings_list import findings_text
+from tuner.ui.wording import NONE, STATE_WORDS, VERDICT_MARKS, failure, pools_of, signed, spread, tokens, value
+from tuner.units import format_seconds
+
+_LABEL = "$foreground 60%"
+_VERDICT_STYLES = {Verdict.PASS: "$success", Verdict.FAIL: "bold $error", Verdict.CANNOT_TELL: "bold $warning"}
+
+
+def round_text(round_: Round, cells: int, *, full: bool = False) -> Content:
+    """State, pools planned and actual, checks, times, note; with ``full`` also flags, phases, evidence, answers."""
+    parts = [_title(round_), *_reason(round_), *_pools(round_), *_checks(round_, cells, full=full), *_latency(round_)]
+    if round_.note:
+        parts.append(_pair("Note", plain(round_.note)))
+    if round_.findings:
+        parts.append(findings_text(round_.findings, evidence=full))
+    if full:
+        parts += _phases(round_) + _flags(round_, cells) + _origin(round_)
+    return Content("\n").join(parts)
+
+
+def ending_text(round_: Round, cells: int) -> Content:
+    """How a round came out, short: its pools and times, or where and why it ended, with what to do."""
+    lines = _reason(round_)
+    kv, slots, requests = pools_of(round_)
+    if kv is not None:
+        words = [f"{kv:,} KV tokens"]
+        words += [f"{slots:,} state slots"] if slots else []
+        words += [f"{requests:,} admitted"] if requests is not None else []
+        lines.append(Content.assemble((clip(" · ".join(words), cells), "bold")))
+    lines += _latency(round_)
+    if round_.findings:
+        lines.append(findings_text(round_.findings, evidence=round_.state is RoundState.FAILED))
+    return Content("\n").join(lines)
+
+
+def _title(round_: Round) -> Content:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(round_.started_at))
+    mark = " SIMULATED — not a real SGLang " if round_.simulated else ""
+    verdict = f" · {round_.verdict}" if round_.verdict else ""
+    return Content.assemble(
+        (f"{round_.name} ", "bold $primary"),
+        (f"{STATE_WORDS[round_.state]}{verdict} · {when} ", "bold"),
+        (mark, "bold #1b1b1b on #f0b429" if mark else ""),
+    )
+
+
+def _reason(round_: Round) -> list[Content]:
+    why = failure(round_)
+    if why:
+        return [Content.assemble((why, "bold $error" if round_.state is not RoundState.ABORTED else "$warning"))]
+    if round_.state is RoundState.UNVERIFIED and round_.reason:
+        return [Content.assemble((plain(round_.reason), "$warning"))]
+    return []
+
+
+def _pools(round_: Round) -> list[Content]:
+    plan, boot = round_.plan, round_.boot
+    if plan is None and boot is None:
+        return []
+    actual = boot is not None and boot.kv_tokens is not None
+    lines = []
+    rows = (
+        ("KV tokens", boot.kv_tokens if boot else None, plan.kv_tokens if plan else None),
+        ("State slots", boot.mamba_slots if boot else None, plan.mamba_slots if plan else None),
+        ("Admitted", boot.max_running_requests if boot else None, plan.max_running_requests if plan else None),
+    )
+    for label, got, planned in rows:
+        if not got and not planned:
+            continue
+        if actual:
+            error = signed(got, planned)
+            note = f"planned {tokens(planned)}" + (f", {error} off" if error not in ("", "=") else ", as planned")
+            lines.append(_pair(label, f"{tokens(got):>9}  ", note if planned is not None else ""))
+        else:
+            lines.append(_pair(label, f"{tokens(planned):>9}  ", "planned"))
+    return lines
+
+
+def _checks(round_: Round, cells: int, *, full: bool) -> list[Content]:
+    lines = []
+    for check in round_.checks:
+        head = f"{check.name}: {plain(check.reason)}"
+        lines.append(
+            Content.assemble(
+                (f"{VERDICT_MARKS[check.verdict]} ", _VERDICT_STYLES[check.verdict]),
+                (clip(head.replace("\n", " "), cells - 12), ""),
+                (f"  {format_seconds(check.seconds)}", _LABEL),
+            )
+        )
+        if full and check.came:
+            lines.append(
+                Content.assemble(("    answer: " + clip(plain(check.came).replace("\n", " "), cells - 14), _LABEL))
+            )
+    return lines
+
+
+def _latency(round_: Round) -> list[Content]:
+    words = []
+    if round_.ready_seconds is not None:
+        words.append(f"ready in {format_seconds(round_.ready_seconds)}")
+    if round_.readings is not None:
+        if round_.readings.ttft_s is not None:
+            words.append(f"TTFT {spread(round_.readings.ttft_s, milliseconds=False)} p50/p95")
+        if round_.readings.itl_s is not None:
+            words.append(f"ITL {spread(round_.readings.itl_s, milliseconds=True)} p50/p95")
+    return [_pair("Times", " · ".join(words))] if words else []
+
+
+def _phases(round_: Round) -> list[Content]:
+    if not round_.phase_seconds:
+        return []
+    steps = " · ".join(f"{name} {format_seconds(seconds)}" for name, seconds in round_.phase_seconds.items())
+    return [Content(""), _pair("Phases", steps)]
+
+
+def _flags(round_: Round, cells: int) -> list[Content]:
+    lines = [Content(""), Content.assemble(("Flags asked, and what is in effect where it differs", "bold"))]
+    for name, asked in round_.recipe.flags.items():
+        effect = round_.effective.get(name)
+        differs = effect is not None and effect != asked
+        wide = max(28, width(name) + 1)
+        lines.append(
+            Content.assemble(
+                (f"  {name}{' ' * (wide - width(name))}", _LABEL),
+                clip(value(asked), cells - wide - 4),
+                (f"  → {value(effect)} in effect" if differs else "", "bold $warning"),
+            )
+        )
+    return lines
+
+
+def _origin(round_: Round) -> list[Content]:
+    version = round_.sglang_version or NONE
+    lines = [
+        Content(""),
+        _pair("SGLang", f"{version} on {round_.gpu_name or 'a GPU not told'}, driver {round_.driver_version or NONE}"),
+    ]
+    if round_.log_path:
+        lines.append(_pair("Log", plain(round_.log_path)))
+    return lines
+
+
+def _pair(label: str, text: str, note: str = "") -> Content:
+    return Content.assemble((f"{label:<13}", _LABEL), text, (note, _LABEL))

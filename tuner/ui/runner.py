@@ -1,0 +1,135 @@
+"""Runs the session's blocking methods in threads of their own and posts what they tell.
+
+Textual's thread workers are joined when the app ends, which would hold up a quit for the length of a start;
+these are daemon threads, so the app can go at any time and the server stays up.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from tuner.modelcard import ModelError
+from tuner.planner.model import CannotPlan
+from tuner.recipe.model import Recipe, RecipeError
+from tuner.rounds.errors import HistoryError
+from tuner.server.model import StartRefused
+from tuner.session.events import Event
+from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
+
+if TYPE_CHECKING:
+    from tuner.session.session import Session
+
+#: Seconds between two polls.
+EVERY_S = 1.0
+_BROKE_OFF = "The work broke off in the middle; the rounds list tells how far it came."
+
+
+class Runner:
+    """One poll thread, and at most one piece of work at a time."""
+
+    def __init__(self, session: Session, post: Callable[[Message], object], *, every_s: float = EVERY_S) -> None:
+        self._session = session
+        self._post = post
+        self._every_s = every_s
+        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._cancel = threading.Event()
+        self._poller: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is under way."""
+        return self._worker is not None and self._worker.is_alive()
+
+    def watch(self) -> None:
+        """Starts polling."""
+        self._poller = threading.Thread(target=self._poll, name="tuner-poll", daemon=True)
+        self._poller.start()
+
+    def look_now(self) -> None:
+        """Polls at once: something has changed."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends polling; work under way is left to itself."""
+        self._closing.set()
+        self._wake.set()
+        if self._poller is not None:
+            self._poller.join(timeout=3)
+
+    def abort(self) -> None:
+        """Asks the work under way to end."""
+        self._cancel.set()
+
+    def start_round(self, recipe: Recipe) -> None:
+        """One round of ``recipe``."""
+
+        def ran(publish: Callable[[Event], None], cancel: threading.Event) -> None:
+            self._session.run_round(recipe, publish=publish, cancel=cancel)
+
+        self._work(ran)
+
+    def verify(self) -> None:
+        """The checks again."""
+
+        def checked(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+            results = self._session.verify(publish=publish, cancel=cancel)
+            return None if results is not None else "No server runs: there is nothing to check."
+
+        self._work(checked)
+
+    def stop(self) -> None:
+        """Stops the running server."""
+
+        def stopped(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+            del cancel
+            outcome = self._session.stop(publish=publish)
+            if outcome is None:
+                return "No server runs: there is nothing to stop."
+            return None if outcome.stopped else (outcome.reason or "The server did not stop.")
+
+        self._work(stopped)
+
+    def gather(self, recipe: Recipe) -> None:
+        """What plans of ``recipe`` need."""
+        threading.Thread(target=self._gather, args=(recipe,), name="tuner-inputs", daemon=True).start()
+
+    def _gather(self, recipe: Recipe) -> None:
+        try:
+            self._post(InputsArrived(recipe, self._session.planning_inputs(recipe)))
+        except (CannotPlan, ModelError, RecipeError, HistoryError) as error:
+            self._post(InputsArrived(recipe, None, str(error)))
+
+    def _poll(self) -> None:
+        while not self._closing.is_set():
+            self._wake.clear()
+            try:
+                self._post(LookArrived(self._session.look()))
+            except (HistoryError, OSError) as error:
+                self._post(LookFailed(f"What runs cannot be looked at: {error}"))
+            self._wake.wait(self._every_s)
+
+    def _publish(self, event: Event) -> None:
+        self._post(Happened(event))
+
+    def _work(self, work: Callable[[Callable[[Event], None], threading.Event], str | None]) -> None:
+        self._cancel = threading.Event()
+        self._worker = threading.Thread(target=self._guarded, args=(work, self._cancel), name="tuner-work", daemon=True)
+        self._worker.start()
+
+    def _guarded(
+        self, work: Callable[[Callable[[Event], None], threading.Event], str | None], cancel: threading.Event
+    ) -> None:
+        # Stays when an error passes that nothing here knows: the screen must not wait for ever.
+        problem: str | None = _BROKE_OFF
+        try:
+            problem = work(self._publish, cancel)
+        except (StartRefused, RecipeError, CannotPlan, ModelError, HistoryError) as error:
+            problem = str(error)
+        finally:
+            self._post(WorkEnded(problem or ""))

@@ -1,0 +1,280 @@
+"""Compare: two rounds side by side, changed things first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import msgspec
+from textual import work
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.reactive import reactive, var
+from textual.widget import Widget
+
+from tuner.metrics.model import Readings
+from tuner.rounds.diff import diff
+from tuner.rounds.errors import HistoryError, UnknownRound
+from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
+from tuner.text import clip, plain, width
+from tuner.ui.screens.base import Place
+from tuner.ui.widgets.pair_bars import PairBars
+from tuner.ui.wording import NONE, value
+
+_VERDICTS = {
+    ChangeVerdict.CHANGED: ("•", "$primary"),
+    ChangeVerdict.BETTER: ("▲", "bold $success"),
+    ChangeVerdict.WORSE: ("▼", "bold $warning"),
+    ChangeVerdict.WITHIN_NOISE: ("≈", "$foreground 60%"),
+    ChangeVerdict.NOT_COMPARABLE: ("?", "$foreground 60%"),
+}
+
+
+class Pair(msgspec.Struct, frozen=True, kw_only=True):
+    """Two rounds with their difference and the readings taken during each."""
+
+    old: Round
+    new: Round
+    diff: RoundDiff
+    old_samples: tuple[Readings, ...] = ()
+    new_samples: tuple[Readings, ...] = ()
+
+
+class DiffTable(Widget):
+    """The difference, or the sentence that says why there is none."""
+
+    pair: reactive[Pair | None] = reactive(None, layout=True)
+    problem: reactive[str] = reactive("", layout=True)
+
+    def render(self) -> Content:
+        """Groups in the order of cause and effect."""
+        if self.pair is None:
+            return Content.assemble((self.problem, "$foreground 70%"))
+        cells = self.size.width or 80
+        told = self.pair.diff
+        lines = [_summary(told)]
+        groups = (
+            ("Flags", told.flags_changed),
+            ("In effect", told.effective_changed),
+            ("Pools", told.pools),
+            ("Checks", told.checks),
+            ("Measured", told.metrics),
+        )
+        if not any(changes for _, changes in groups):
+            lines.append(Content.assemble(("Nothing differs between these two rounds.", "$foreground 70%")))
+        for title, changes in groups:
+            if changes:
+                lines.append(Content(""))
+                sides = _widths(cells, long_values=title in ("Flags", "In effect"))
+                lines.append(_heads(title, told, sides))
+                lines += [_row(change, cells, sides) for change in changes]
+        return Content("\n").join(lines)
+
+
+class DiffScroll(VerticalScroll, inherit_bindings=False):
+    """Scrolls up and down only: left and right choose rounds."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "scroll_up", "Up", show=False, tooltip="A line up"),
+        Binding("down", "scroll_down", "Down", show=False, tooltip="A line down"),
+        Binding("pageup", "page_up", "Page up", show=False, tooltip="A page up"),
+        Binding("pagedown", "page_down", "Page down", show=False, tooltip="A page down"),
+        Binding("home", "scroll_home", "Top", show=False, tooltip="To the first line"),
+        Binding("end", "scroll_end", "Bottom", show=False, tooltip="To the last line"),
+    ]
+
+
+class CompareScreen(Place):
+    """Two rounds."""
+
+    mode = "compare"
+    purpose = "Two rounds side by side: what was changed, and what it bought."
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "newer(-1)", "New −1", key_display="←", tooltip="An earlier new round",
+                id="compare.new_earlier"),
+        Binding("right", "newer(1)", "New +1", key_display="→", tooltip="A later new round", id="compare.new_later"),
+        Binding("shift+left", "older(-1)", "Old −1", show=False, key_display="⇧←", tooltip="An earlier old round",
+                id="compare.old_earlier"),
+        Binding("shift+right", "older(1)", "Old +1", show=False, key_display="⇧→", tooltip="A later old round",
+                id="compare.old_later"),
+        Binding("w", "swap", "Swap", tooltip="Old and new change places", id="compare.swap"),
+        Binding("g", "chart", "Chart", tooltip="Show or hide the chart", id="compare.chart"),
+        Binding("u", "use", "Use flags", show=False, tooltip="Put the new round's flags on the Tune screen",
+                id="compare.use"),
+    ]  # fmt: skip
+
+    pair: var[Pair | None] = var(None)
+    charted: var[bool | None] = var(None)
+
+    def body(self) -> Iterable[Widget]:
+        """Table, and a place for the chart."""
+        yield DiffScroll(DiffTable(), id="diff")
+        yield Vertical(PairBars(), id="chart")
+
+    def on_mount(self) -> None:
+        """Compares, and follows marks and history."""
+        self.watch(self.app, "marked", self._reload, init=False)
+        self.watch(self.app, "history_version", self._reload, init=False)
+        self.query_one("#diff").focus()
+
+    def on_screen_resume(self) -> None:
+        """Catches up."""
+        self._reload()
+
+    def on_resize(self) -> None:
+        """Where there is room the chart shows by itself."""
+        self._lay_out()
+
+    def _reload(self) -> None:
+        if self.is_current:
+            self._load(self.tuner.marked, self.tuner.chosen)
+
+    @work(thread=True, exclusive=True, group="pair")
+    def _load(self, marked: tuple[int, ...], chosen: int | None) -> None:
+        history = self.tuner.session.history
+        try:
+            numbers = self._numbers(marked, chosen)
+            if numbers is None:
+                self.app.call_from_thread(self._none, "Two rounds are needed to compare. R starts one.")
+                return
+            old, new = history.get(numbers[0]), history.get(numbers[1])
+            samples = tuple(history.samples(old.number)), tuple(history.samples(new.number))
+        except UnknownRound as error:
+            self.app.call_from_thread(self._none, str(error))
+            return
+        except HistoryError as error:
+            self.app.call_from_thread(self.tuner.say, str(error), severity="error")
+            return
+        pair = Pair(old=old, new=new, diff=diff(old, new), old_samples=samples[0], new_samples=samples[1])
+        self.app.call_from_thread(setattr, self, "pair", pair)
+
+    def _numbers(self, marked: tuple[int, ...], chosen: int | None) -> tuple[int, int] | None:
+        """The marked rounds, older first; else the chosen round (or the newest) with the one before it."""
+        if len(marked) == 2:
+            return marked[0], marked[1]
+        history = self.tuner.session.history
+        new = marked[0] if marked else chosen
+        if new is None or new <= 1:
+            newest = history.last()
+            if newest is None or newest.number <= 1:
+                return None
+            new = newest.number
+        return new - 1, new
+
+    def _none(self, problem: str) -> None:
+        self.pair = None
+        self.query_one(DiffTable).problem = problem
+
+    def watch_pair(self) -> None:
+        """Draws the table, and the chart while it is shown."""
+        if self.is_mounted:
+            self.query_one(DiffTable).pair = self.pair
+            self._lay_out()
+
+    def watch_charted(self) -> None:
+        """Shows or hides the chart."""
+        if self.is_mounted:
+            self._lay_out()
+
+    def _lay_out(self) -> None:
+        place = self.query_one("#chart", Vertical)
+        shown = self.pair is not None and (self.charted if self.charted is not None else self.size.height >= 34)
+        place.display = shown
+        self.set_class(shown and self.size.height < 34, "-chart-only")
+        if shown and self.pair is not None:
+            measured = bool(self.pair.old_samples or self.pair.new_samples)
+            self.query_one(PairBars).pair = self.pair
+            self.query_one(PairBars).display = not measured
+            self._chart(place, self.pair, shown=measured)
+
+    def _chart(self, place: Vertical, pair: Pair, *, shown: bool) -> None:
+        """plotext is only paid for when there is something to plot and someone to see it."""
+        if not shown:
+            place.remove_children("PairChart")
+            return
+        from tuner.ui.widgets.chart import PairChart
+
+        charts = place.query(PairChart)
+        if charts:
+            charts.first().pair = pair
+        else:
+            place.mount(PairChart(pair))
+
+    def action_chart(self) -> None:
+        """Shows or hides the chart."""
+        self.charted = not self.query_one("#chart").display
+
+    def action_swap(self) -> None:
+        """Old and new change places."""
+        if self.pair is not None:
+            self.tuner.marked = (self.pair.new.number, self.pair.old.number)
+
+    def action_newer(self, steps: int) -> None:
+        """Another new round."""
+        if self.pair is not None:
+            self._take(self.pair.old.number, max(1, self.pair.new.number + steps))
+
+    def action_older(self, steps: int) -> None:
+        """Another old round."""
+        if self.pair is not None:
+            self._take(max(1, self.pair.old.number + steps), self.pair.new.number)
+
+    def action_use(self) -> None:
+        """The new round's flags onto the bench."""
+        if self.pair is not None:
+            self.tuner.use(self.pair.new)
+
+    @work(thread=True, exclusive=True, group="take")
+    def _take(self, old: int, new: int) -> None:
+        newest = self.tuner.session.history.last()
+        if newest is not None and max(old, new) <= newest.number:
+            self.app.call_from_thread(setattr, self.tuner, "marked", (old, new))
+
+
+def _summary(told: RoundDiff) -> Content:
+    mark = " SIMULATED — proves nothing about a real SGLang " if told.simulated else ""
+    return Content.assemble(
+        (f"{told.old} → {told.new}  ", "bold $primary"),
+        plain(told.summary),
+        "  " if mark else "",
+        (mark, "bold #1b1b1b on #f0b429" if mark else ""),
+    )
+
+
+def _heads(title: str, told: RoundDiff, sides: tuple[int, int]) -> Content:
+    name, side = sides
+    return Content.assemble(
+        (f"  {title:<{name}}", "bold"), (f"{told.old:>{side}}{told.new:>{side}}  change", "$foreground 50%")
+    )
+
+
+def _row(change: Change, cells: int, sides: tuple[int, int]) -> Content:
+    name, side = sides
+    sign, style = _VERDICTS[change.verdict]
+    words = "" if change.verdict is ChangeVerdict.CHANGED else f" {change.verdict}"
+    return Content.assemble(
+        (f"{sign} ", style),
+        _left(change.name, name),
+        (_right(value(change.old) if change.old is not None else NONE, side), "$foreground 70%"),
+        (_right(value(change.new) if change.new is not None else NONE, side), "bold"),
+        (f"  {clip(change.change + words, cells - name - 2 * side - 4)}", style),
+    )
+
+
+def _widths(cells: int, *, long_values: bool) -> tuple[int, int]:
+    """Of the name and of each value; the new value ends at the same cell in every group."""
+    if cells < 100:
+        return (28, 14) if long_values else (34, 11)
+    return 44, 18
+
+
+def _left(text: str, cells: int) -> str:
+    shown = clip(plain(text), cells - 1)
+    return shown + " " * (cells - width(shown))
+
+
+def _right(text: str, cells: int) -> str:
+    shown = clip(text, cells - 1)
+    return " " * (cells - width(shown)) + shown

@@ -1,0 +1,123 @@
+"""Where and as what a round is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Label, Static
+
+from tuner.ui.widgets.choice import Choice, Option
+
+FORMATS = (
+    Option("toml", "config.toml", "the recipe, for tuner run and tuner import"),
+    Option("settings", "settings.json", "the recipe in the layout of settings.json"),
+    Option("sh", "start.sh", "a script that starts this server without the tuner"),
+    Option("json", "round.json", "everything about the round"),
+)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What was written where."""
+
+    path: str
+    fmt: str
+
+
+class ExportScreen(ModalScreen[Written | None]):
+    """Writes one round to one file; asks again before it replaces one."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", tooltip="Write nothing")]
+
+    def __init__(self, name: str, text_of: Callable[[str], str]) -> None:
+        super().__init__()
+        self._name = name
+        self._text_of = text_of
+        self._replace = ""
+
+    def compose(self) -> ComposeResult:
+        """Format, path, what happened."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = f"Export {self._name}"
+            choice = Choice("Format", FORMATS, label_width=8, id="format")
+            choice.set_reactive(Choice.value, FORMATS[0].key)
+            yield choice
+            yield Label("File", classes="hint")
+            yield Input(value=self._path(FORMATS[0]), id="path", select_on_focus=False)
+            yield Static("", id="said", markup=False)
+            with Horizontal(classes="buttons"):
+                yield Button("Write (Enter)", id="write", variant="primary", compact=True)
+                yield Button("Cancel (Esc)", id="cancel", compact=True)
+
+    def on_mount(self) -> None:
+        """Ready to write; the format is one step up."""
+        self._explain()
+        self.query_one(Input).focus()
+
+    @on(Choice.Changed)
+    def _chosen(self, event: Choice.Changed) -> None:
+        event.stop()
+        option = next(o for o in FORMATS if o.key == event.value)
+        folder = Path(self.query_one(Input).value).parent
+        self.query_one(Input).value = str(folder / self._path(option))
+        self._explain()
+
+    @on(Choice.Opened)
+    def _stepped(self, event: Choice.Opened) -> None:
+        event.stop()
+        keys = [o.key for o in FORMATS]
+        event.choice.take(keys[(keys.index(event.choice.value) + 1) % len(keys)])
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._write(event.value.strip())
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if event.button.id == "write":
+            self._write(self.query_one(Input).value.strip())
+        else:
+            self.dismiss(None)
+
+    def _write(self, path: str) -> None:
+        if not path:
+            self._say("Give a file name.", bad=True)
+            return
+        self._save(path, self.query_one(Choice).value, replace=path == self._replace)
+
+    @work(thread=True, exclusive=True, group="export")
+    def _save(self, path: str, fmt: str, *, replace: bool) -> None:
+        target = Path(path).expanduser()
+        try:
+            if target.exists() and not replace:
+                self._replace = path
+                self.app.call_from_thread(self._say, f"{target} is there already: Enter again replaces it.", bad=True)
+                return
+            target.write_text(self._text_of(fmt), encoding="utf-8")
+        except OSError as error:
+            self.app.call_from_thread(
+                self._say, f"{target} cannot be written: {error.strerror or error}. Take another folder.", bad=True
+            )
+            return
+        self.app.call_from_thread(self.dismiss, Written(str(target), fmt))
+
+    def _explain(self) -> None:
+        option = next(o for o in FORMATS if o.key == self.query_one(Choice).value)
+        self._say(option.why, bad=False)
+
+    def _say(self, text: str, *, bad: bool) -> None:
+        self.query_one("#said", Static).update(Content.assemble((text, "bold $warning" if bad else "$foreground 60%")))
+
+    def _path(self, option: Option) -> str:
+        stem, _, ending = option.label.partition(".")
+        return f"{self._name}-{stem}.{ending}"

@@ -1,0 +1,135 @@
+"""The restart dialog: only what changes, what it will give, what it costs."""
+
+from __future__ import annotations
+
+import msgspec
+from textual.content import Content
+
+from tuner.findings import Severity
+from tuner.planner.model import Plan
+from tuner.text import clip, plain, width
+from tuner.ui.bench import FlagChange
+from tuner.ui.preview import Baseline
+from tuner.ui.screens.dialog import ConfirmScreen
+from tuner.ui.wording import NONE, signed, tokens, value
+from tuner.units import format_seconds
+
+
+class RestartFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the dialog tells. Seconds and counts; None: not known."""
+
+    changes: tuple[FlagChange, ...]
+    before: Baseline
+    plan: Plan | None
+    problem: str = ""
+    took_s: float | None = None
+    took_name: str = ""
+    in_flight: int | None = None
+    simulated: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether a server has to be stopped first."""
+        return bool(self.before.name)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the plan says that this start will not come up."""
+        return bool(self.problem) or (self.plan is not None and not self.plan.fits)
+
+
+def restart_screen(facts: RestartFacts) -> ConfirmScreen:
+    """The dialog; the focus is on Cancel when the start would fail."""
+    if facts.running:
+        title, yes = f"Restart {facts.before.name}", "Restart"
+    else:
+        title, yes = "Start the server", "Start"
+    if facts.simulated:
+        title += " — SIMULATED, not a real SGLang"
+    if facts.fails:
+        yes = f"{yes} anyway"
+    return ConfirmScreen(title, restart_text(facts), yes=yes, careful=facts.fails)
+
+
+def restart_text(facts: RestartFacts) -> Content:
+    """The dialog's text."""
+    lines = [*_changes(facts), Content(""), *_pools(facts), Content(""), *_costs(facts)]
+    return Content("\n").join(lines)
+
+
+def _changes(facts: RestartFacts) -> list[Content]:
+    if not facts.changes:
+        same = "No flag changes: the same server again." if facts.running else "With the flags as they stand."
+        return [Content.assemble((same, "$foreground 70%"))]
+    lines = [Content.assemble((f"{len(facts.changes)} flag{'s' if len(facts.changes) > 1 else ''} changed", "bold"))]
+    lines += [
+        Content.assemble(
+            f"  {_padded(change.name, 30)}",
+            (f"{_fitted(value(change.old), 14)}", "$foreground 60%"),
+            (" → ", "$foreground 60%"),
+            (clip(value(change.new), 16), "bold $warning"),
+        )
+        for change in facts.changes[:8]
+    ]
+    if len(facts.changes) > 8:
+        lines.append(Content.assemble((f"  and {len(facts.changes) - 8} more", "$foreground 60%")))
+    return lines
+
+
+def _pools(facts: RestartFacts) -> list[Content]:
+    plan, old = facts.plan, facts.before
+    if plan is None:
+        return [Content.assemble(("✗ ", "bold $error"), (plain(facts.problem or "There is no plan yet."), "$error"))]
+    rows = [("KV tokens", old.kv_tokens, plan.kv_tokens)]
+    if plan.mamba_slots or old.mamba_slots:
+        rows.append(("State slots", old.mamba_slots, plan.mamba_slots))
+    rows += [
+        ("Admitted requests", old.max_running_requests, plan.max_running_requests),
+        ("Longest input, tokens", old.longest_input_tokens, plan.longest_input_tokens),
+    ]
+    lines = [Content.assemble(("Predicted", "bold"), (f"  {plan.basis}", "$foreground 60%"))]
+    for label, was, will in rows:
+        change = signed(will, was)
+        lines.append(
+            Content.assemble(
+                f"  {_padded(label, 24)}",
+                (f"{tokens(was) if facts.running else NONE:>10} → ", "$foreground 60%") if facts.running else "",
+                (f"{tokens(will):>10}", "bold"),
+                (f"{change:>11}", "$foreground 50%" if change == "=" else "bold $warning"),
+            )
+        )
+    fatal = [f for f in plan.findings if f.severity is Severity.FATAL]
+    if not plan.fits and not fatal:
+        lines.append(Content.assemble(("✗ ", "bold $error"), ("This start will not come up.", "$error")))
+    lines += [
+        Content.assemble(("✗ ", "bold $error"), (plain(f"{f.title} {f.remedy}").strip(), "$error")) for f in fatal
+    ]
+    return lines
+
+
+def _costs(facts: RestartFacts) -> list[Content]:
+    if facts.took_s is not None:
+        lines = [Content(f"It took {format_seconds(facts.took_s)} to be ready before ({facts.took_name}).")]
+    else:
+        lines = [Content("No start of this kind has been timed yet.")]
+    if not facts.running:
+        return lines
+    if facts.in_flight:
+        plural = "requests are" if facts.in_flight > 1 else "request is"
+        lines.append(
+            Content.assemble((f"! {facts.in_flight} {plural} in flight and will be broken off.", "bold $warning"))
+        )
+    elif facts.in_flight == 0:
+        lines.append(Content("No request is in flight."))
+    else:
+        lines.append(Content("Whether requests are in flight is not known."))
+    return lines
+
+
+def _padded(text: str, cells: int) -> str:
+    return text + " " * max(1, cells - width(text))
+
+
+def _fitted(text: str, cells: int) -> str:
+    shown = clip(text, cells)
+    return " " * (cells - width(shown)) + shown

@@ -1,0 +1,312 @@
+"""Tune: knobs at the left, what a start would give at the right, the running server below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual import on, work
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.reactive import reactive
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import Label
+
+from tuner.planner.model import Plan
+from tuner.rounds.summary import RoundSummary
+from tuner.ui.bench import Bench
+from tuner.ui.knobs import (
+    SPECULATION,
+    SPECULATIVE_FLAGS,
+    ChoiceKnob,
+    Knob,
+    SliderKnob,
+    choice_flags,
+    choice_key,
+    knobs_for,
+    resting_value,
+    slider_flags,
+    slider_value,
+)
+from tuner.ui.preview import failing, preview
+from tuner.ui.screens.base import Place
+from tuner.ui.screens.choose import ChooseScreen
+from tuner.ui.screens.findings import FindingsScreen
+from tuner.ui.widgets.choice import Choice
+from tuner.ui.widgets.findings_list import FindingsList
+from tuner.ui.widgets.live_strip import LiveStrip
+from tuner.ui.widgets.live_trend import LiveTrend
+from tuner.ui.widgets.pool_numbers import PoolNumbers
+from tuner.ui.widgets.rounds_brief import RoundsBrief
+from tuner.ui.widgets.sheet import Sheet
+from tuner.ui.widgets.slider import Slider
+from tuner.ui.widgets.vram_bar import TermTable, VramBar
+from tuner.ui.wording import changes_line
+
+#: Places of a track that are tried for "a start here would fail".
+_TRIED = 24
+_MARKED = ("mem_fraction_static", "mamba_full_memory_ratio", "max_mamba_cache_size", "max_running_requests")
+
+
+class KnobHelp(Widget):
+    """What the knob in focus does."""
+
+    text: reactive[str] = reactive("")
+
+    def render(self) -> Content:
+        """Plain sentences."""
+        return Content.assemble((self.text, "$foreground 70%"))
+
+
+class ChangeLine(Sheet):
+    """What the draft changes against what runs."""
+
+    changes: reactive[str] = reactive("", repaint=False)
+    base: reactive[str] = reactive("", repaint=False)
+
+    def watch_changes(self) -> None:
+        """Draws."""
+        self.redraw()
+
+    def watch_base(self) -> None:
+        """Draws."""
+        self.redraw()
+
+    def text(self) -> Content:
+        """The changes, or how to get some."""
+        if not self.changes:
+            return Content.assemble(("No change yet: turn a knob.", "$foreground 50%"))
+        against = f"Changes against {self.base}: " if self.base else "Changes: "
+        return Content.assemble((against, "$foreground 70%"), (self.changes, "bold $warning"))
+
+
+class TuneScreen(Place):
+    """The start screen."""
+
+    mode = "tune"
+    purpose = "Turn knobs and see both pools before the restart."
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "ctrl+z", "app.undo", "Undo", show=False, tooltip="Take the last change of a knob back", id="tune.undo"
+        ),
+        Binding("ctrl+y", "app.redo", "Redo", show=False, tooltip="Make the change again", id="tune.redo"),
+        Binding("b", "app.reset", "Back", tooltip="All knobs to the running server's values", id="tune.reset"),
+        Binding("i", "findings", "Findings", tooltip="What was found, why, and what to do", id="tune.findings"),
+        Binding("v", "app.verify", "Verify", tooltip="Run the checks on the running server again"),
+        Binding("s", "app.stop", "Stop", tooltip="Stop the running server, after a question"),
+        Binding("d", "unset", "Unset", show=False, tooltip="Leave this flag to the server (auto)", id="tune.unset"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._knobs: tuple[Knob, ...] = ()
+        self._settle: Timer | None = None
+
+    def body(self) -> Iterable[Widget]:
+        """Knobs, preview, rounds (where there is room), live strip."""
+        yield Horizontal(
+            Vertical(VerticalScroll(id="knobs", can_focus=False), ChangeLine(), KnobHelp(), id="left"),
+            VerticalScroll(
+                VramBar(id="bar"),
+                TermTable(id="terms"),
+                PoolNumbers(id="numbers"),
+                FindingsList(id="found"),
+                Label("Last minutes", classes="title", id="trend-title"),
+                LiveTrend(),
+                id="preview",
+                can_focus=False,
+            ),
+            Vertical(Label("Last rounds", classes="title"), RoundsBrief(), id="brief"),
+            id="desk",
+        )
+        yield LiveStrip(id="live")
+
+    async def on_mount(self) -> None:
+        """Builds the knobs and follows bench, inputs and looks."""
+        await self._build()
+        self.watch(self.app, "bench", self._draw, init=False)
+        self.watch(self.app, "inputs", self._inputs_changed, init=False)
+        self.watch(self.app, "look", self._live, init=False)
+        self.watch(self.app, "progress", self._live, init=False)
+        self.watch(self.app, "inputs_problem", self._draw, init=False)
+        self.watch(self.app, "baseline", self._draw, init=False)
+        self.watch(self.app, "history_version", self._rounds_changed, init=False)
+        self._draw()
+        self._live()
+        self._history()
+
+    def on_screen_resume(self) -> None:
+        """Catches up."""
+        self._draw()
+        self._live()
+        self._history()
+
+    def on_resize(self) -> None:
+        """The table of terms is long where the screen is tall and wide enough."""
+        self.query_one(TermTable).tall = self.size.height >= 32 and self.size.width >= 110
+
+    # knobs
+
+    async def _build(self) -> None:
+        app = self.tuner
+        knobs = knobs_for(app.inputs.shape if app.inputs else None, {**app.bench.base.flags, **app.bench.draft.flags})
+        if knobs == self._knobs:
+            return
+        self._knobs = knobs
+        panel = self.query_one("#knobs", VerticalScroll)
+        focused = self.focused.id if self.focused else None
+        widgets: list[Widget] = []
+        group = ""
+        for knob in sorted(knobs, key=lambda k: ("Memory", "Scheduling").index(k.group)):
+            if knob.group != group:
+                group = knob.group
+                widgets.append(Label(group, classes="title"))
+            if isinstance(knob, SliderKnob):
+                widgets.append(Slider(knob.label, knob.scale, unit=knob.unit, id=knob.name))
+            else:
+                widgets.append(Choice(knob.label, knob.options, id=knob.name))
+        async with self.batch():
+            await panel.remove_children()
+            await panel.mount(*widgets)
+        wanted = focused if focused and panel.query(f"#{focused}") else "mamba_full_memory_ratio"
+        target = panel.query(f"#{wanted}") or panel.query("#mem_fraction_static")
+        if self.focused is None or focused:
+            target.first().focus()
+
+    async def _inputs_changed(self) -> None:
+        await self._build()
+        self._draw()
+
+    @on(Slider.Changed)
+    def _turned(self, event: Slider.Changed) -> None:
+        knob = self._knob(event.slider.id)
+        if isinstance(knob, SliderKnob):
+            self.tuner.change(slider_flags(knob, event.value))
+
+    @on(Choice.Changed)
+    def _chosen(self, event: Choice.Changed) -> None:
+        knob = self._knob(event.choice.id)
+        if isinstance(knob, ChoiceKnob):
+            self.tuner.change(choice_flags(knob, event.value, self.tuner.bench.base.flags))
+
+    @on(Choice.Opened)
+    @work
+    async def _opened(self, event: Choice.Opened) -> None:
+        choice = event.choice
+        answer = await self.app.push_screen_wait(ChooseScreen(choice.label, choice.options, choice.value))
+        if answer is not None:
+            choice.take(answer)
+
+    def action_unset(self) -> None:
+        """Leaves the flag of the knob in focus to the server."""
+        knob = self._knob(self.focused.id if self.focused else None)
+        if knob is not None:
+            names = SPECULATIVE_FLAGS if knob.name == SPECULATION else (knob.name,)
+            self.tuner.change(dict.fromkeys(names))
+
+    def action_findings(self) -> None:
+        """All findings of the plan and of the running round."""
+        shown = preview(self.tuner.inputs, self.tuner.bench.draft) if self.tuner.inputs is not None else None
+        planned = shown.plan.findings if shown is not None and shown.plan is not None else ()
+        round_ = self.tuner.running_round
+        groups = [("The plan", planned)]
+        if round_ is not None:
+            groups.append((f"The running {round_.name}", round_.findings))
+        self.app.push_screen(FindingsScreen(groups))
+
+    def on_descendant_focus(self) -> None:
+        """Tells what the knob in focus does."""
+        knob = self._knob(self.focused.id if self.focused else None)
+        if knob is not None:
+            self.query_one(KnobHelp).text = self._help(knob)
+
+    def _help(self, knob: Knob) -> str:
+        slots = self.tuner.bench.draft.flags.get("max_mamba_cache_size")
+        if knob.name == "mamba_full_memory_ratio" and slots is not None:
+            return f"No effect now: max_mamba_cache_size {slots} sets the state slots. On that knob, d leaves it unset."
+        return knob.help
+
+    def _knob(self, name: str | None) -> Knob | None:
+        return next((k for k in self._knobs if k.name == name), None)
+
+    # drawing
+
+    def _draw(self) -> None:
+        if not self.is_current:
+            return
+        app = self.tuner
+        bench, inputs = app.bench, app.inputs
+        shown = preview(inputs, bench.draft) if inputs is not None else None
+        plan = shown.plan if shown else None
+        self._draw_knobs(bench, plan)
+        changes = self.query_one(ChangeLine)
+        changes.changes, changes.base = changes_line(bench.changes()), bench.base_name
+        ghost = app.baseline.plan
+        self.query_one(VramBar).plan = plan
+        self.query_one(VramBar).ghost = ghost
+        self.query_one(TermTable).plan = plan
+        self.query_one(TermTable).ghost = ghost
+        self.query_one(PoolNumbers).plan = plan
+        self.query_one(PoolNumbers).before = app.baseline
+        found = self.query_one(FindingsList)
+        found.findings = plan.findings if plan else ()
+        found.problem = shown.problem if shown else app.inputs_problem
+        found.set_class(plan is not None and not plan.fits, "-fails")
+        self._mark_later()
+
+    def _draw_knobs(self, bench: Bench, plan: Plan | None) -> None:
+        base, draft = bench.base.flags, bench.draft.flags
+        for knob in self._knobs:
+            if isinstance(knob, SliderKnob):
+                slider = self.query_one(f"#{knob.name}", Slider)
+                slider.compares = True
+                slider.running = slider_value(knob, base)
+                slider.value = slider_value(knob, draft)
+                if slider.value is None:
+                    slider.resting = resting_value(knob, self.tuner.inputs, plan)
+            else:
+                choice = self.query_one(f"#{knob.name}", Choice)
+                choice.compares = True
+                choice.running = choice_key(knob, base)
+                choice.value = choice_key(knob, draft)
+
+    def _mark_later(self) -> None:
+        if self._settle is not None:
+            self._settle.stop()
+        self._settle = self.set_timer(0.2, self._mark)
+
+    @work(thread=True, exclusive=True, group="marks")
+    def _mark(self) -> None:
+        """Tries values along the tracks, off the event loop."""
+        app = self.tuner
+        inputs, recipe = app.inputs, app.bench.draft
+        if inputs is None:
+            return
+        for knob in self._knobs:
+            if isinstance(knob, SliderKnob) and knob.name in _MARKED:
+                values = [knob.scale.at(i / (_TRIED - 1)) for i in range(_TRIED)]
+                bad = failing(inputs, recipe, knob.name, [round(v) if knob.whole else v for v in values])
+                self.app.call_from_thread(self._marked, knob.name, bad if any(bad) else ())
+
+    def _marked(self, name: str, bad: tuple[bool, ...]) -> None:
+        for slider in self.query(f"#{name}").results(Slider):
+            slider.bad = bad
+
+    def _live(self) -> None:
+        if self.is_current:
+            self.query_one(LiveStrip).show(self.tuner.look, self.tuner.progress)
+        self.query_one(LiveTrend).take(self.tuner.look)
+
+    def _rounds_changed(self) -> None:
+        self._history()
+
+    @work(thread=True, exclusive=True, group="brief")
+    def _history(self) -> None:
+        lines = self.tuner.session.history.summaries(limit=40)
+        self.app.call_from_thread(self._brief, tuple(lines))
+
+    def _brief(self, lines: tuple[RoundSummary, ...]) -> None:
+        self.query_one(RoundsBrief).lines = lines

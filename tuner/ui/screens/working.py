@@ -1,0 +1,156 @@
+"""The work under way: phases with estimates, the last log line, an abort; and how it ended."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.reactive import reactive
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from tuner.rounds.model import RoundState
+from tuner.text import clip, plain
+from tuner.ui.progress import Progress, Work
+from tuner.ui.round_text import ending_text
+from tuner.ui.widgets.findings_list import findings_text
+from tuner.ui.widgets.palette import meter
+from tuner.ui.widgets.phase_list import PhaseList
+from tuner.units import format_seconds
+
+if TYPE_CHECKING:
+    from tuner.ui.app import TunerApp
+
+
+class WorkHead(Widget):
+    """How far, of how long."""
+
+    progress: reactive[Progress | None] = reactive(None)
+
+    def render(self) -> Content:
+        """Elapsed and expected time; the outcome once it is over."""
+        progress = self.progress
+        if progress is None:
+            return Content("")
+        if progress.ended:
+            return _outcome(progress)
+        words = format_seconds(progress.total_s)
+        if progress.total_before_s:
+            left = max(0.0, progress.total_before_s - progress.total_s)
+            words += f" of about {format_seconds(progress.total_before_s)}"
+            bar = meter(progress.total_s, progress.total_before_s, 24)
+            about = f" · {format_seconds(left)} left" if left else " · longer than before"
+            return Content.assemble(bar, f"  {words}", (about, "$foreground 60%"))
+        return Content.assemble(f"{words} so far", ("  never timed before", "$foreground 60%"))
+
+
+class LastLine(Widget):
+    """The server's last word while it works; what came of it afterwards."""
+
+    progress: reactive[Progress | None] = reactive(None, layout=True)
+
+    def render(self) -> Content:
+        """One clipped log line, or the round."""
+        progress = self.progress
+        if progress is None:
+            return Content("")
+        cells = self.size.width or 70
+        lines: list[Content] = []
+        if not progress.ended:
+            if progress.aborting:
+                lines.append(Content.assemble(("Aborting …", "bold $warning")))
+            if progress.stalled:
+                lines.append(
+                    Content.assemble(("! No news for long. The log (4) may tell why; x aborts.", "bold $warning"))
+                )
+            shown = plain(progress.last_line).replace("\n", " ")
+            lines.append(Content.assemble((clip(shown, cells), "$foreground 60%")))
+            if progress.findings:
+                lines.append(findings_text(progress.findings))
+        elif progress.work is Work.ROUND and progress.round is not None:
+            lines.append(ending_text(progress.round, cells))
+        return Content("\n").join(lines)
+
+
+class WorkingScreen(ModalScreen[None]):
+    """Can be closed at any time: the work goes on, and p brings this back."""
+
+    purpose = "The work under way, and how it ended."
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,enter", "dismiss", "Close", tooltip="Close this; the work goes on"),
+        Binding("x", "abort", "Abort", tooltip="Stop the start under way; the server it started is ended"),
+        Binding("c", "compare", "Compare", tooltip="Compare with the round before"),
+        Binding("4,l", "log", "Log", tooltip="What the server prints"),
+    ]
+
+    @property
+    def tuner(self) -> TunerApp:
+        """The app with its type."""
+        return cast("TunerApp", self.app)
+
+    def compose(self) -> ComposeResult:
+        """Head, steps, last word."""
+        with VerticalScroll(classes="dialog wide", id="work", can_focus=True):
+            yield WorkHead()
+            yield PhaseList()
+            yield LastLine()
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Follows the app."""
+        self.watch(self.app, "progress", self._draw)
+
+    def _draw(self, progress: Progress | None) -> None:
+        box = self.query_one("#work")
+        if progress is not None:
+            mark = " — SIMULATED, not a real SGLang" if progress.simulated else ""
+            box.border_title = f"{progress.title}{mark}"
+        self.query_one(WorkHead).progress = progress
+        self.query_one(PhaseList).progress = progress
+        self.query_one(LastLine).progress = progress
+        self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Aborting needs something under way, comparing something ended."""
+        progress = self.tuner.progress
+        if action == "abort":
+            return progress is not None and not progress.ended and progress.work is not Work.STOP
+        if action == "compare":
+            return progress is not None and progress.ended and progress.round is not None and progress.round.number > 1
+        return True
+
+    def action_abort(self) -> None:
+        """Asks the work to end."""
+        self.tuner.abort()
+
+    def action_compare(self) -> None:
+        """The new round with the one before."""
+        progress = self.tuner.progress
+        self.dismiss()
+        if progress is not None and progress.round is not None:
+            self.tuner.marked = (progress.round.number - 1, progress.round.number)
+            self.tuner.go("compare")
+
+    def action_log(self) -> None:
+        """To the log."""
+        self.dismiss()
+        self.tuner.go("log")
+
+
+def _outcome(progress: Progress) -> Content:
+    if progress.problem:
+        return Content.assemble(("✗ ", "bold $error"), (plain(progress.problem), "$error"))
+    if progress.work is Work.STOP:
+        return Content.assemble(("✓ ", "$success"), ("The server is stopped.", "bold"))
+    passed = sum(s.state == "done" for s in progress.checks)
+    if progress.good:
+        return Content.assemble(("✓ ", "$success"), (f"All {passed} checks passed.", "bold"))
+    round_ = progress.round
+    if round_ is not None and progress.work is Work.ROUND and round_.state is not RoundState.UNVERIFIED:
+        return Content.assemble(("✗ ", "bold $error"), ("The server did not come up.", "bold $error"))
+    return Content.assemble(("! ", "bold $warning"), ("The server runs, but not every check passed.", "bold $warning"))

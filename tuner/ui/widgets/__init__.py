@@ -1,0 +1,1 @@
+"""Widgets of the terminal app: each draws from a frozen value and knows no session."""

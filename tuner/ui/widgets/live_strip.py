@@ -1,0 +1,201 @@
+"""The running server in numbers, once a second, redrawn only when they changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from textual.content import Content
+from textual.reactive import reactive
+
+from tuner.metrics.model import GpuReading, Reach, Readings
+from tuner.text import clip, plain, width
+from tuner.ui.progress import Progress
+from tuner.ui.widgets.palette import meter
+from tuner.ui.widgets.sheet import Sheet
+from tuner.ui.wording import NONE, answers, percent, spread, tokens
+
+if TYPE_CHECKING:
+    from tuner.session.session import Look
+
+_LABEL = "$foreground 60%"
+#: Cells of a column: with words, with a bar besides; narrower ones take the short form.
+_WORDS, _BARS = 36, 48
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One reading: its name, in words, in short, and as a share of something."""
+
+    title: str
+    words: str
+    short: str
+    part: float | None = None
+    whole: float | None = None
+    #: Used, but free at need (cached).
+    more: float = 0.0
+
+
+class LiveStrip(Sheet):
+    """VRAM, KV use, state slots, requests, TTFT, ITL, speeds, prefix hits, acceptance."""
+
+    figures: reactive[tuple[Figure, ...]] = reactive((), repaint=False)
+    notice: reactive[tuple[str, str]] = reactive(("", ""), repaint=False)
+
+    def show(self, look: Look | None, progress: Progress | None) -> None:
+        """Takes one look; nothing is drawn where nothing changed."""
+        shown, notice = figures(look), _notice(look, progress)
+        if (shown, notice) != (self.figures, self.notice):
+            self.figures, self.notice = shown, notice
+            self.redraw()
+
+    def text(self) -> Content:
+        """As many columns as there is room for; bars where there is more."""
+        cells = self.size.width or 80
+        rows: list[Content] = []
+        if self.figures:
+            columns = max(1, cells // _BARS) if cells >= 2 * _BARS else 3 if cells >= 72 else 2
+            wide = cells // columns
+            rows += [
+                Content("").join(_cell(f, wide) for f in self.figures[start : start + columns])
+                for start in range(0, len(self.figures), columns)
+            ]
+        sign, words = self.notice
+        if words:
+            style = "$warning" if sign else "$foreground 70%"
+            rows.append(Content.assemble((sign, f"bold {style}"), (clip(words, cells - len(sign)), style)))
+        return Content("\n").join(rows)
+
+
+def _cell(figure: Figure, cells: int) -> Content:
+    if cells < _WORDS:
+        text = clip(figure.short, cells - 7)
+        return Content.assemble((f"{figure.title:<6}", _LABEL), (text, "bold"), " " * (cells - 6 - width(text)))
+    text = clip(figure.words, cells - 10)
+    bar = max(0, cells - 10 - 26) if cells >= _BARS else 0
+    if bar < 8 or figure.whole is None:
+        pad = " " * (bar + 1) if bar >= 8 and width(text) + bar + 10 <= cells else ""
+        text = clip(text, cells - 10 - len(pad))
+        return Content.assemble(
+            (f"{figure.title:<9}", _LABEL), pad, (text, "bold"), " " * (cells - 9 - len(pad) - width(text))
+        )
+    return Content.assemble(
+        (f"{figure.title:<9}", _LABEL),
+        meter(figure.part, figure.whole, bar, more=figure.more),
+        " ",
+        (clip(text, 26), "bold"),
+        " " * (cells - 10 - bar - width(clip(text, 26))),
+    )
+
+
+def figures(look: Look | None) -> tuple[Figure, ...]:
+    """What one look says of a running server; nothing when none runs."""
+    if look is None or look.running is None:
+        return ()
+    vram = _vram(look.gpus[0] if look.gpus else None)
+    r = look.readings
+    if r is None or not answers(r):
+        return (vram,)
+    shown = [vram, _kv(r)]
+    if r.slots_total:
+        shown.append(_slots(r))
+    limit = f" of {r.max_running_requests}" if r.max_running_requests is not None else ""
+    short_limit = f"/{r.max_running_requests}" if r.max_running_requests is not None else ""
+    shown += [
+        Figure(
+            title="Req",
+            words=f"{tokens(r.running)}{limit} running · {tokens(r.queued)} wait",
+            short=f"{tokens(r.running)}{short_limit} run · {tokens(r.queued)} wait",
+        ),
+        Figure(
+            title="TTFT",
+            words=f"{spread(r.ttft_s, milliseconds=False)} p50/95",
+            short=f"{spread(r.ttft_s, milliseconds=False)}".replace(" / ", "/") + " p50/95",
+        ),
+        Figure(
+            title="ITL",
+            words=f"{spread(r.itl_s, milliseconds=True)} p50/95",
+            short=f"{spread(r.itl_s, milliseconds=True)}".replace(" / ", "/") + " p50/95",
+        ),
+        Figure(
+            title="Speed",
+            words=f"{_rate(r.decode_tokens_per_s)} out · {_rate(r.prefill_tokens_per_s)} in tok/s",
+            short=f"{_rate(r.decode_tokens_per_s)}+{_rate(r.prefill_tokens_per_s)} tok/s",
+        ),
+        Figure(
+            title="Hits",
+            words=f"{_ratio(r.prefix_hit_ratio)}{_accepted(r, ' · accept ')}",
+            short=f"{_ratio(r.prefix_hit_ratio)}{_accepted(r, ' · accept ')}",
+        ),
+    ]
+    return tuple(shown)
+
+
+def _notice(look: Look | None, progress: Progress | None) -> tuple[str, str]:
+    """A sign and a sentence."""
+    reached = look is not None and look.readings is not None and look.readings.loads is Reach.OK
+    if progress is not None and not progress.ended and not reached:
+        return "", f"{progress.title}: {progress.current or 'working'}. p shows how far it is."
+    if look is None:
+        return "", "Looking for a running server …"
+    if look.running is None:
+        return "", "No server runs. R starts one with these flags."
+    if not answers(look.readings):
+        return "! ", "The server does not answer. 4 shows its log."
+    told = plain(look.readings.notice) if look.readings is not None else ""
+    return ("! ", told) if told else ("", "")
+
+
+def _vram(gpu: GpuReading | None) -> Figure:
+    if gpu is None or gpu.used_mib is None:
+        return Figure(title="VRAM", words=NONE, short=NONE)
+    used = gpu.used_mib / 1024
+    if gpu.total_mib is None:
+        return Figure(title="VRAM", words=f"{used:.1f} GiB", short=f"{used:.1f} GiB")
+    total, share = gpu.total_mib / 1024, percent(gpu.used_mib, gpu.total_mib)
+    return Figure(
+        title="VRAM",
+        words=f"{used:.1f} of {total:.1f} GiB {share}",
+        short=f"{used:.1f}/{total:.1f} GiB",
+        part=used,
+        whole=total,
+    )
+
+
+def _kv(r: Readings) -> Figure:
+    share = percent(r.kv_used_tokens, r.kv_total_tokens)
+    return Figure(
+        title="KV",
+        words=f"{tokens(r.kv_used_tokens)} of {tokens(r.kv_total_tokens)} {share}".rstrip(),
+        short=f"{tokens(r.kv_used_tokens)}/{tokens(r.kv_total_tokens)}",
+        part=_float(r.kv_used_tokens),
+        whole=_float(r.kv_total_tokens),
+        more=_float(r.kv_evictable_tokens) or 0.0,
+    )
+
+
+def _slots(r: Readings) -> Figure:
+    cached = f" · {r.slots_evictable} cached" if r.slots_evictable else ""
+    return Figure(
+        title="Slots",
+        words=f"{tokens(r.slots_used)} of {tokens(r.slots_total)}{cached}",
+        short=f"{tokens(r.slots_used)}/{tokens(r.slots_total)}{cached}",
+        part=_float(r.slots_used),
+        whole=_float(r.slots_total),
+        more=_float(r.slots_evictable) or 0.0,
+    )
+
+
+def _rate(rate: float | None) -> str:
+    return NONE if rate is None else f"{rate:,.0f}"
+
+
+def _ratio(ratio: float | None) -> str:
+    return NONE if ratio is None else f"{100 * ratio:.0f} %"
+
+
+def _accepted(r: Readings, words: str) -> str:
+    return f"{words}{r.acceptance_length:.2f}" if r.acceptance_length is not None else ""
+
+
+def _float(number: int | None) -> float | None:
+    return None if number is None else float(number)

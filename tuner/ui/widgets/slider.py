@@ -1,0 +1,246 @@
+"""A slider on one line: label, track, value. By mouse (drag, click, wheel) and by keys."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widget import Widget
+
+from tuner.text import clip, width
+from tuner.ui.widgets.scale import Scale
+
+_TYPED = frozenset("0123456789.,")
+
+
+class Slider(Widget, can_focus=True):
+    """One knob. ``value`` None means the flag is not set; the knob then stands, hollow, where ``resting`` says."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "move(-1)", "Less", show=False, tooltip="One step down, also by wheel"),
+        Binding("right", "move(1)", "More", show=False, tooltip="One step up, also by wheel"),
+        Binding("shift+left,pagedown", "leap(-1)", "Much less", show=False, tooltip="A coarse step down"),
+        Binding("shift+right,pageup", "leap(1)", "Much more", show=False, tooltip="A coarse step up"),
+        Binding("home", "end(0)", "Lowest", show=False, tooltip="To the lowest value"),
+        Binding("end", "end(1)", "Highest", show=False, tooltip="To the highest value"),
+        Binding("enter", "type", "Type a value", show=False, tooltip="0 and . start it too; Enter takes it"),
+        Binding("backspace,delete", "reset", "As running", show=False, tooltip="The running server's value"),
+        Binding("up", "app.focus_previous", "Knob above", show=False, tooltip="To the knob above"),
+        Binding("down", "app.focus_next", "Knob below", show=False, tooltip="To the knob below"),
+    ]
+
+    value: reactive[float | None] = reactive(None)
+    #: The running server's value, marked on the track.
+    running: reactive[float | None] = reactive(None)
+    compares: reactive[bool] = reactive(False)
+    resting: reactive[float | None] = reactive(None)
+    #: For each cell of the track, whether a start there would fail.
+    bad: reactive[tuple[bool, ...]] = reactive(())
+    #: What is being typed; None when nothing is.
+    typed: reactive[str | None] = reactive(None)
+
+    class Changed(Message):
+        """The operator moved the knob; ``value`` None: back to unset."""
+
+        def __init__(self, slider: Slider, value: float | None) -> None:
+            self.slider = slider
+            self.value = value
+            super().__init__()
+
+        @property
+        def control(self) -> Slider:
+            """The slider moved."""
+            return self.slider
+
+    def __init__(self, label: str, scale: Scale, *, unit: str = "", label_width: int = 15, id: str) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self.label = label
+        self.scale = scale
+        self.unit = unit
+        self.label_width = label_width
+        self._grabbed = False
+
+    @property
+    def track_width(self) -> int:
+        """Cells of the track."""
+        return max(4, self.size.width - self.label_width - self._value_width - 3)
+
+    @property
+    def _value_width(self) -> int:
+        return max(7, width(self._written(self.scale.high)) + 1)
+
+    @property
+    def _at(self) -> float:
+        """Where the knob stands."""
+        if self.value is not None:
+            return self.value
+        return self.resting if self.resting is not None else self.scale.low
+
+    @property
+    def _track_start(self) -> int:
+        return self.label_width + 2
+
+    @property
+    def differs(self) -> bool:
+        """Whether the value is not the running server's."""
+        return self.compares and self.value != self.running
+
+    def render(self) -> Content:
+        """One line; what colour says is said by a sign too."""
+        focused = self.has_focus
+        pointer = "▸" if focused else "•" if self.differs else " "
+        label = clip(self.label, self.label_width)
+        head = f"{pointer} {label}{' ' * (self.label_width - width(label))}"
+        label_style = "bold $primary" if focused else "$warning" if self.differs else "$foreground"
+        return Content.assemble((head, label_style), self._track(focused), self._value_part())
+
+    def _track(self, focused: bool) -> Content:
+        cells = self.track_width
+        knob = self._cell(self._at)
+        mark = self._cell(self.running) if self.compares and self.running is not None else None
+        filled = "$primary" if focused else "$secondary"
+        parts: list[tuple[str, str]] = []
+        for cell in range(cells):
+            fails = bool(self.bad) and self.bad[min(len(self.bad) - 1, cell * len(self.bad) // cells)]
+            if cell == knob:
+                sign = "●" if self.value is not None else "○"
+                parts.append((sign, "bold $error" if fails else f"bold {filled}"))
+            elif cell == mark:
+                parts.append(("┃", "$foreground"))
+            elif fails:
+                parts.append(("╌", "$error"))
+            else:
+                parts.append(("━", filled) if cell < knob else ("─", "$foreground 40%"))
+        return Content.assemble(*parts)
+
+    def _value_part(self) -> Content:
+        wide = self._value_width
+        if self.typed is not None:
+            shown = (self.typed + "▏")[-wide:]
+            return Content.assemble((f" {shown:>{wide}}", "bold reverse"))
+        shown = "auto" if self.value is None else self._written(self.value)
+        style = "bold $warning" if self.differs else "bold" if self.has_focus else ""
+        return Content.assemble((f" {shown:>{wide}}", style))
+
+    def _written(self, value: float) -> str:
+        number = f"{value:,.{self.scale.digits}f}"
+        return f"{number} {self.unit}" if self.unit else number
+
+    def _cell(self, value: float) -> int:
+        return round(self.scale.position(value) * (self.track_width - 1))
+
+    # keys
+
+    def action_move(self, steps: int) -> None:
+        """Some steps up or down."""
+        self._take(self.scale.moved(self._at, steps))
+
+    def action_leap(self, direction: int) -> None:
+        """A coarse step."""
+        self._take(self.scale.moved(self._at, direction * self.scale.coarse))
+
+    def action_end(self, which: int) -> None:
+        """To the lowest or highest value."""
+        self._take(self.scale.high if which else self.scale.low)
+
+    def action_reset(self) -> None:
+        """The running server's value."""
+        self.typed = None
+        self._take(self.running)
+
+    def action_type(self) -> None:
+        """Opens the value for typing, or takes what was typed."""
+        if self.typed is None:
+            self.typed = ""
+            return
+        text, self.typed = self.typed.replace(",", ""), None
+        if not text:
+            return
+        try:
+            number = float(text)
+        except ValueError:
+            self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
+            return
+        held = self.scale.snap(number)
+        if held != number:
+            self.notify(
+                f"{self.label}: took {self._written(held)}, the nearest between "
+                f"{self._written(self.scale.low)} and {self._written(self.scale.high)}.",
+                markup=False,
+            )
+        self._take(held)
+
+    def on_key(self, event: events.Key) -> None:
+        """Digits go into the value while it is open; 0 and the point open it."""
+        if self.typed is None:
+            if event.character in ("0", "."):
+                self.typed = event.character
+                event.stop()
+                event.prevent_default()
+            return
+        if event.key == "escape":
+            self.typed = None
+        elif event.key == "backspace":
+            self.typed = self.typed[:-1]
+        elif event.character in _TYPED:
+            self.typed += event.character or ""
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def on_blur(self) -> None:
+        """What was typed and not taken is dropped."""
+        self.typed = None
+
+    # mouse
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Grabs the knob; a click on the value opens it for typing, one on the label only focuses."""
+        event.stop()
+        self.focus()
+        if event.button != 1 or event.x < self._track_start:
+            return
+        if event.x >= self._track_start + self.track_width:
+            self.typed = ""
+            return
+        self._grabbed = True
+        self.capture_mouse()
+        self._drag(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Drags the knob."""
+        if self._grabbed:
+            event.stop()
+            self._drag(event.x)
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        """Lets the knob go."""
+        if self._grabbed:
+            event.stop()
+            self._grabbed = False
+            self.release_mouse()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """One step up."""
+        event.stop()
+        event.prevent_default()
+        self.action_move(1)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """One step down."""
+        event.stop()
+        event.prevent_default()
+        self.action_move(-1)
+
+    def _drag(self, x: int) -> None:
+        self._take(self.scale.at((x - self._track_start) / max(1, self.track_width - 1)))
+
+    def _take(self, value: float | None) -> None:
+        if value != self.value:
+            self.value = value
+            self.post_message(self.Changed(self, value))

@@ -1,0 +1,138 @@
+"""How the screens say things: short, with units, the same words everywhere. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tuner.checks.model import Verdict
+from tuner.metrics.model import Reach, Readings, Spread
+from tuner.planner.model import Plan
+from tuner.rounds.model import Round, RoundState
+from tuner.text import clip, plain, width
+from tuner.ui.bench import FlagChange
+
+NONE = "–"
+
+#: Short names of the flags that tuning changes most; others go by their own name.
+SHORT = {
+    "mem_fraction_static": "fraction",
+    "mamba_full_memory_ratio": "ratio",
+    "max_mamba_cache_size": "slots",
+    "max_running_requests": "requests",
+    "chunked_prefill_size": "chunk",
+    "max_prefill_tokens": "prefill",
+    "mamba_ssm_dtype": "states",
+    "kv_cache_dtype": "KV",
+    "mamba_radix_cache_strategy": "strategy",
+    "schedule_policy": "policy",
+    "speculative_algorithm": "spec",
+    "speculative_num_steps": "steps",
+    "speculative_num_draft_tokens": "drafts",
+    "speculative_eagle_topk": "topk",
+    "disable_radix_cache": "no prefix cache",
+    "context_length": "context",
+}
+
+STATE_WORDS = {
+    RoundState.STARTING: "starting",
+    RoundState.CHECKING: "checking",
+    RoundState.VERIFIED: "verified",
+    RoundState.UNVERIFIED: "unverified",
+    RoundState.FAILED: "failed",
+    RoundState.ABORTED: "aborted",
+    RoundState.REFUSED: "refused",
+}
+
+VERDICT_MARKS = {Verdict.PASS: "✓", Verdict.FAIL: "✗", Verdict.CANNOT_TELL: "?"}
+
+BINDS = {
+    "kv": "KV tokens run out first",
+    "mamba": "state slots cap requests",
+    "requests": "the requests asked",
+}
+
+
+def value(what: Any) -> str:
+    """A flag's value as an operator writes it; an unset one is "auto"."""
+    if what is None:
+        return "auto"
+    if isinstance(what, bool):
+        return "on" if what else "off"
+    if isinstance(what, int):
+        return f"{what:,}" if what >= 10_000 else str(what)
+    if isinstance(what, float):
+        return f"{what:g}"
+    return plain(str(what)).replace("\n", " ")
+
+
+def short_name(flag: str) -> str:
+    """The short name of a flag."""
+    return SHORT.get(flag, flag)
+
+
+def changes_line(changes: tuple[FlagChange, ...]) -> str:
+    """Changes on one line: ``ratio 0.9→0.3, states float32→bfloat16``."""
+    return ", ".join(f"{short_name(c.name)} {value(c.old)}→{value(c.new)}" for c in changes)
+
+
+def signed(new: float | None, old: float | None, digits: int = 0) -> str:
+    """A change with its sign, "=" for none, "" when there is nothing to compare."""
+    if new is None or old is None:
+        return ""
+    difference = round(new - old, digits)
+    if difference == 0:
+        return "="
+    return f"{difference:+,.{digits}f}".replace("-", "−")
+
+
+def tokens(count: int | None) -> str:
+    """A count with separators, or a dash."""
+    return NONE if count is None else f"{count:,}"
+
+
+def answers(readings: Readings | None) -> bool:
+    """Whether the server answered a poll in any way: also "off" and "locked" are answers."""
+    return readings is not None and any(r is not Reach.UNREACHABLE for r in (readings.metrics, readings.loads))
+
+
+def percent(part: float | None, whole: float | None) -> str:
+    """A share in whole percent, or nothing when it is not known."""
+    if part is None or not whole:
+        return ""
+    return f"{100 * part / whole:.0f} %"
+
+
+def spread(what: Spread | None, *, milliseconds: bool) -> str:
+    """p50 / p95 with the unit: ``0.83 / 1.20 s``, ``11 / 14 ms``."""
+    if what is None:
+        return NONE
+    if milliseconds:
+        return f"{what.p50 * 1000:.0f} / {what.p95 * 1000:.0f} ms"
+    digits = 2 if what.p95 < 10 else 1
+    return f"{what.p50:.{digits}f} / {what.p95:.{digits}f} s"
+
+
+def pools_of(round_: Round) -> tuple[int | None, int | None, int | None]:
+    """KV tokens, state slots and admitted requests of a round: as started, else as planned."""
+    boot = round_.boot
+    if boot is not None and boot.kv_tokens is not None:
+        return boot.kv_tokens, boot.mamba_slots, boot.max_running_requests
+    if round_.plan is not None and round_.state is RoundState.STARTING:
+        return round_.plan.kv_tokens, round_.plan.mamba_slots, round_.plan.max_running_requests
+    return None, None, None
+
+
+def failure(round_: Round) -> str:
+    """Where and why a round ended early; empty for one that did not."""
+    if round_.state not in (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED):
+        return ""
+    reason = plain(round_.reason).replace("\n", " ")
+    where = f" in {round_.phase}" if round_.phase else ""
+    return f"{STATE_WORDS[round_.state]}{where}: {reason}" if reason else f"{STATE_WORDS[round_.state]}{where}"
+
+
+def basis(plan: Plan, cells: int) -> str:
+    """Where a plan's numbers come from, and for which version where there is room to say it."""
+    by = f"calibrated by {plan.calibrated_by or 'a boot log'}" if plan.basis == "calibrated" else "formula"
+    words = f"{by} · SGLang {plan.sglang_version}"
+    return words if width(words) <= cells else clip(by, cells)
