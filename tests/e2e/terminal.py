@@ -18,11 +18,14 @@ import pyte
 class Terminal:
     """Runs ``argv`` in a terminal of ``columns`` by ``rows``."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], columns: int = 120, rows: int = 40) -> None:
+    def __init__(
+        self, argv: Sequence[str], environment: Mapping[str, str], cwd: str, columns: int = 120, rows: int = 40
+    ) -> None:
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
+            os.chdir(cwd)
             os.execvpe(argv[0], list(argv), {**environment, "TERM": "xterm-256color", "COLORTERM": "truecolor"})
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.exit_status: int | None = None

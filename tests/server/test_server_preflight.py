@@ -162,9 +162,9 @@ def test_the_version_is_read_without_importing_sglang_and_remembered_until_it_ch
     (site / "sglang-0.5.17.dist-info").rename(site / "sglang-0.5.23.dist-info")
     metadata = site / "sglang-0.5.23.dist-info" / "METADATA"
     metadata.write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.23\n", encoding="utf-8")
-    assert installed_version(sys.executable, home) == "0.5.23"
-    assert installed_version(SIMULATOR, home) is None
-    assert installed_version("no-such-python", home) is None
+    assert installed_version(sys.executable, home, os.environ) == "0.5.23"
+    assert installed_version(SIMULATOR, home, os.environ) is None
+    assert installed_version("no-such-python", home, os.environ) is None
 
 
 def test_a_relative_interpreter_becomes_absolute_and_links_stay(tmp_path: Path) -> None:

@@ -100,9 +100,9 @@ def _pools(old: Round, new: Round) -> Iterator[Change]:
 def _actual(round_: Round, field: str) -> int | None:
     """What the server came to, by the planner's name for it."""
     if field == "longest_input_tokens":
-        # The server's own limit (``/server_info``: max_req_input_len, 262,138 of a context of 262,144).
+        # ``/server_info``'s max_req_input_len (262,138 of a context of 262,144) is the shortest that is refused.
         told = round_.effective.get("max_req_input_len")
-        return told if isinstance(told, int) else None
+        return told - 1 if isinstance(told, int) else None
     value = getattr(round_.boot, field, None)
     return value if isinstance(value, int) else None
 

@@ -10,6 +10,8 @@ import msgspec
 from tuner.checks.model import CheckResult
 from tuner.findings import Finding
 from tuner.metrics.model import Readings
+from tuner.planner.accuracy import Accuracy
+from tuner.planner.conditions import Conditions
 from tuner.planner.model import Plan
 from tuner.recipe.model import Recipe
 from tuner.serverlog.model import BootFacts
@@ -51,6 +53,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     readings: Readings | None = None
     #: VRAM in MiB: before the start, highest during it, at ready.
     vram_mib: dict[str, int] = {}
+    #: What its boot log holds for as a calibration; None when the start could not be planned.
+    conditions: Conditions | None = None
+    #: How far the plan was off; None when there was none or the log told no pools.
+    accuracy: Accuracy | None = None
     findings: tuple[Finding, ...] = ()
     log_path: str = ""
     note: str = ""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from tuner.checks.model import Verdict
+from tuner.planner.accuracy import accuracy_text
 from tuner.redact import redact, redact_text
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
 from tuner.rounds.summary import RoundSummary, summarise
@@ -147,6 +148,9 @@ def _facts(round_: Round) -> list[str]:
     facts.append(f"{server}, driver {round_.driver_version}" if round_.driver_version else server)
     if round_.ready_seconds is not None:
         facts.append(f"ready after {format_seconds(round_.ready_seconds)}")
+    if round_.accuracy is not None and (off := accuracy_text(round_.accuracy)):
+        basis = f"calibrated by {round_.accuracy.calibrated_by}" if round_.accuracy.calibrated_by else "by the formula"
+        facts.append(f"actual less planned ({basis}): {off}")
     if round_.log_path:
         facts.append(f"log: {round_.log_path}")
     return [_line(fact) for fact in facts]
