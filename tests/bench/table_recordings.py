@@ -1,7 +1,7 @@
 """Prints the planner against every recording: ``python tests/bench/table_recordings.py``.
 
 Pools from the printed numbers, pools calibrated on each 27B round, the sum of terms against the card's own reading,
-and the public reports.
+weights from the shape alone, the worked examples of the reference, and the public reports.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "planner"))
 
 import pool_checks
 import recordings
+import worked_examples
 
 if __name__ == "__main__":
     print(recordings.uncalibrated_table())
@@ -20,5 +21,9 @@ if __name__ == "__main__":
     print(recordings.calibrated_table())
     print()
     print(recordings.terms_table())
+    print()
+    print(recordings.weights_table())
+    print()
+    print(worked_examples.table())
     print()
     print(pool_checks.table())

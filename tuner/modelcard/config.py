@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.modelcard import families
 from tuner.modelcard.families import Layers
-from tuner.modelcard.reader import LARGEST, ConfigReader
+from tuner.modelcard.reader import LARGEST, ConfigReader, shown
 from tuner.modelcard.types import Family, ModelError, ModelShape
 from tuner.modelcard.weights import estimate_weights
 
@@ -86,6 +86,7 @@ def shape_from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
         weights_bytes=weights.target,
         draft_weights_bytes=weights.draft,
         draft_shared_bytes=weights.draft_shared,
+        whole_bytes=weights.whole,
         attention_layer_ids=layers.attention,
         state_layer_ids=layers.states,
         attention_heads=heads,
@@ -111,12 +112,11 @@ def _family(
     root: ConfigReader, text: ConfigReader, architecture: str, model_type: str
 ) -> tuple[Family, Callable[[ConfigReader], Layers]]:
     """Which family the config belongs to, told by the keys that its layers need."""
+    label = " / ".join(dict.fromkeys(shown(part) for part in (architecture, model_type) if part))
     for key, what in _OTHER_POOLS:
         if text.has(key):
-            raise ModelError(
-                f"{architecture or model_type} uses {what} that the planner does not know: it cannot plan it."
-            )
-    _refuse_windows(text, architecture or model_type)
+            raise ModelError(f"{label} uses {what} that the planner does not know: it cannot plan it.")
+    _refuse_windows(text, label)
     if text.has("linear_num_value_heads"):
         return Family.GDN, families.gdn
     if text.has("linear_attn_config"):
@@ -138,7 +138,6 @@ def _family(
         return Family.JET, families.jet_nemotron
     if model_type in _PLAIN_TYPES or root.text("model_type") in _PLAIN_TYPES:
         return Family.PLAIN, families.plain
-    label = " / ".join(dict.fromkeys(part for part in (architecture, model_type) if part))
     raise ModelError(f"{label} is of no family that the planner knows: it cannot plan this model.")
 
 
@@ -213,7 +212,7 @@ def _dtype(root: ConfigReader, text: ConfigReader) -> str:
         "bfloat16",
     ).removeprefix("torch.")
     if found not in ("bfloat16", "float16", "float32"):
-        raise ModelError(f"config.json says dtype is {found!r}: bfloat16, float16 or float32 was expected.")
+        raise ModelError(f"config.json says dtype is {shown(found)}: bfloat16, float16 or float32 was expected.")
     return "float16" if found == "float32" else found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tuner.modelcard.reader import LARGEST, ConfigReader
+from tuner.modelcard.reader import LARGEST, ConfigReader, shown
 from tuner.modelcard.types import ModelError, StateShape
 
 
@@ -42,7 +42,7 @@ def gdn(text: ConfigReader) -> Layers:
             raise ModelError(f"{text.where} lists {len(kinds)} layer_types for {total} layers: the file is damaged.")
         unknown = sorted(set(kinds) - {"full_attention", "linear_attention"})
         if unknown:
-            raise ModelError(f"{text.where} has layers of kind {unknown[0]!r} that the planner does not know.")
+            raise ModelError(f"{text.where} has layers of kind {shown(unknown[0])} that the planner does not know.")
         attention = tuple(i for i, kind in enumerate(kinds) if kind == "full_attention")
     else:
         interval = text.count("full_attention_interval", most=LARGEST["layers"], default=4)

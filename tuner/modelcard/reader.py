@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +11,18 @@ from tuner.modelcard.types import ModelError
 
 #: No model in sight comes near these; a larger number is a damaged file, and would overflow every size.
 LARGEST = {"layers": 4096, "heads": 65_536, "width": 4_194_304, "vocabulary": 16_777_216, "context": 1 << 32}
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 40
+_SHORT.maxlevel = 2
+_SHOWN = 80
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: cut short, however long or deep it is."""
+    text = _SHORT.repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 
 class ConfigReader:
@@ -31,10 +45,12 @@ class ConfigReader:
             if not self.has(key):
                 continue
             value = self.table[key]
-            if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-                raise ModelError(f"{self.where} says {key} is {value!r}: a whole number was expected.")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not _whole(value):
+                raise ModelError(f"{self.where} says {key} is {shown(value)}: a whole number was expected.")
             if not least <= value <= most:
-                raise ModelError(f"{self.where} says {key} is {value:,}: no real model has that, the file is damaged.")
+                raise ModelError(
+                    f"{self.where} says {key} is {shown(value)}: no real model has that, the file is damaged."
+                )
             return int(value)
         if default is not None:
             return default
@@ -52,7 +68,7 @@ class ConfigReader:
         if value is None:
             return default
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
-            raise ModelError(f"{self.where} says {key} is {value!r}: a positive number was expected.")
+            raise ModelError(f"{self.where} says {key} is {shown(value)}: a positive number was expected.")
         return float(value)
 
     def text(self, key: str, default: str = "") -> str:
@@ -61,7 +77,7 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, str):
-            raise ModelError(f"{self.where} says {key} is {value!r}: a word was expected.")
+            raise ModelError(f"{self.where} says {key} is {shown(value)}: a word was expected.")
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -70,7 +86,7 @@ class ConfigReader:
         if value is None:
             return default
         if not isinstance(value, bool):
-            raise ModelError(f"{self.where} says {key} is {value!r}: true or false was expected.")
+            raise ModelError(f"{self.where} says {key} is {shown(value)}: true or false was expected.")
         return value
 
     def child(self, key: str) -> ConfigReader | None:
@@ -79,7 +95,7 @@ class ConfigReader:
         if value is None:
             return None
         if not isinstance(value, Mapping):
-            raise ModelError(f"{self.where} says {key} is {value!r}: a table was expected.")
+            raise ModelError(f"{self.where} says {key} is {shown(value)}: a table was expected.")
         return ConfigReader(value, key)
 
     def need(self, key: str) -> ConfigReader:
@@ -95,7 +111,7 @@ class ConfigReader:
         if value is None:
             return None
         if isinstance(value, str) or not isinstance(value, Sequence) or not all(isinstance(v, str) for v in value):
-            raise ModelError(f"{self.where} says {key} is {value!r}: a list of words was expected.")
+            raise ModelError(f"{self.where} says {key} is {shown(value)}: a list of words was expected.")
         return tuple(value)
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
@@ -108,5 +124,10 @@ class ConfigReader:
             or not isinstance(value, Sequence)
             or not all(isinstance(v, int) and not isinstance(v, bool) for v in value)
         ):
-            raise ModelError(f"{self.where} says {key} is {value!r}: a list of whole numbers was expected.")
+            raise ModelError(f"{self.where} says {key} is {shown(value)}: a list of whole numbers was expected.")
         return tuple(value)
+
+
+def _whole(value: int | float) -> bool:
+    """Whether ``value`` is a whole number; NaN and infinity are none."""
+    return isinstance(value, int) or (math.isfinite(value) and value == int(value))

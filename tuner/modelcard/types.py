@@ -76,5 +76,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     #: Vision tower, as the default of ``mem_fraction_static`` sees it: layers (None: not named) and hidden size.
     vision_layers: int | None = None
     vision_hidden: int | None = None
+    #: Of the weights, what lies on every rank undivided: the rotary table and the allocator's rounding.
+    whole_bytes: int = 0
     #: ``num_nextn_predict_layers`` where SGLang would read it from; None: the key is not there.
     nextn_layers: int | None = None

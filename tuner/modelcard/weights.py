@@ -1,7 +1,9 @@
 """What a model's weights take, estimated from its ``config.json``: for when no checkpoint is at hand.
 
-Tensor shapes follow the Hugging Face models of the same names; the 27B hybrid in fp8 comes out at 27.54 GiB
-against 27.54 GiB taken on a card, its draft at 5.53 against 5.53 (recordings of SGLang 0.5.17).
+Tensor shapes follow the Hugging Face models of the same names. Beside its tensors a rank holds the rotary table
+whole, in float32 (0.06 GiB at a context of 262,144), and partly filled pages of PyTorch's allocator. Against what
+loading took on a card (recordings of SGLang 0.5.17, printed with two decimals): 27B hybrid in fp8 27.53 for 27.54 GiB,
+its draft 5.53 for 5.53, hybrid-tiny 0.49 for 0.49, dense-small 0.31 for 0.30.
 """
 
 from __future__ import annotations
@@ -17,17 +19,21 @@ from tuner.modelcard.types import StateShape
 #: Bytes per weight of the unquantised dtypes.
 _PLAIN_BYTES = {"bfloat16": 2.0, "float16": 2.0, "float32": 2.0}
 
-
-#: What loading a model with state layers takes beside its tensors (0.09 GiB on both GDN models of the recordings).
-_STATE_KERNELS = 96 << 20
+#: Pages of PyTorch's allocator that tensors fill in part: it takes 20 MiB at a time for tensors of 1 to 10 MiB. The
+#: recordings allow 10 to 36 MiB; this is no more than 4 MiB outside what any of them prints.
+_ALLOCATOR_PAGES = 24 << 20
+_ROTARY_ITEM = 4
+#: Share of a head that rotates where the config does not say (``srt/configs/qwen3_next.py``, ``qwen3_5.py``).
+_ROTATED = {"qwen3_next": 0.25, "qwen3_5_text": 0.25, "qwen3_5_moe_text": 0.25}
 
 
 class Weights(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of a whole model, over all ranks."""
+    """Bytes of a whole model, over all ranks. Of ``target``, ``whole`` lies on every rank undivided."""
 
     target: int
     draft: int
     draft_shared: int
+    whole: int
 
 
 class _Precision(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,14 +63,44 @@ def estimate_weights(root: ConfigReader, text: ConfigReader, layers: Layers, dra
     target = vocabulary * (1 if tied else 2)
     for index in range(layers.total):
         target += _layer(text, layers, index, hidden, precision)
-    target += _vision(root) + (_STATE_KERNELS if layers.state is not None else 0)
+    whole = _rotary(text) + _ALLOCATOR_PAGES
+    target += _vision(root) + whole
     if not draft_layers:
-        return Weights(target=int(target), draft=0, draft_shared=0)
+        return Weights(target=int(target), draft=0, draft_shared=0, whole=whole)
     draft_precision = _Precision(quantised=precision.of("mtp"), plain=precision.plain, kept=precision.kept)
     body = _attention(text, hidden, draft_precision) + _feed_forward(text, layers.total, hidden, draft_precision)
     joined = 2 * hidden * hidden * precision.plain
     shared = vocabulary * 2
-    return Weights(target=int(target), draft=int(draft_layers * (body + joined) + shared), draft_shared=int(shared))
+    return Weights(
+        target=int(target),
+        draft=int(draft_layers * (body + joined) + shared),
+        draft_shared=int(shared),
+        whole=whole,
+    )
+
+
+def _rotary(text: ConfigReader) -> int:
+    """Bytes of the table of cosines and sines: positions x rotary width, float32 on CUDA, one for all layers.
+
+    ``RotaryEmbedding._compute_cos_sin_cache`` (``layers/rotary_embedding/base.py``, 0.5.9 to 0.5.23). Nemotron-H and
+    Kimi-Linear rotate nothing, Granite hybrids only when their config says so.
+    """
+    model_type = text.text("model_type")
+    if model_type in ("nemotron_h", "kimi_linear"):
+        return 0
+    if model_type == "granitemoehybrid" and text.text("position_embedding_type") != "rope":
+        return 0
+    positions = text.optional_count("max_position_embeddings", most=LARGEST["context"]) or 0
+    rotary = text.optional_count("qk_rope_head_dim")
+    if rotary is None:
+        heads = text.optional_count("num_attention_heads", "n_head", "n_heads", most=LARGEST["heads"], least=1)
+        hidden = text.count("hidden_size", "n_embd", "d_model")
+        width = text.optional_count("head_dim", "attention_head_dim") or (hidden // heads if heads else 0)
+        table = text.child("rope_parameters")
+        usual = _ROTATED.get(model_type, 1.0)
+        share = text.number("partial_rotary_factor", table.number("partial_rotary_factor", usual) if table else usual)
+        rotary = int(width * min(1.0, share))
+    return positions * rotary * _ROTARY_ITEM
 
 
 def _precision(root: ConfigReader, text: ConfigReader) -> _Precision:

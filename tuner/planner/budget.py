@@ -22,6 +22,7 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
 
     pre: float
     context: float
+    context_source: Source = Source.ESTIMATE
     weights: float
     weights_source: Source
     draft: float
@@ -80,19 +81,19 @@ def lay_out(pieces: Pieces) -> Budget:
     free -= pieces.runtime
     course.append(("ready", free))
     terms = [
-        _term("context", "context", pieces.context + pieces.startup_loss, Source.ESTIMATE),
+        _term("context", "context", pieces.context + pieces.startup_loss, pieces.context_source),
         _term("weights", "weights", pieces.weights, pieces.weights_source),
         _term("draft", "draft", pieces.draft - pieces.draft_returned, pieces.draft_source),
-        _term("states", "states", pieces.states, Source.ESTIMATE),
-        _term("checkpoints", "int8 states", pieces.checkpoints, Source.ESTIMATE),
-        _term("spec_buffer", "draft states", pieces.spec_buffer, Source.ESTIMATE),
-        _term("kv", "KV", pieces.kv, Source.ESTIMATE),
-        _term("draft_kv", "draft KV", pieces.draft_kv, Source.ESTIMATE),
+        _term("states", "states", pieces.states, Source.FORMULA),
+        _term("checkpoints", "int8 states", pieces.checkpoints, Source.FORMULA),
+        _term("spec_buffer", "draft states", pieces.spec_buffer, Source.FORMULA),
+        _term("kv", "KV", pieces.kv, Source.FORMULA),
+        _term("draft_kv", "draft KV", pieces.draft_kv, Source.FORMULA),
         _term("graphs", "graphs", pieces.graphs, pieces.graphs_source),
         _term("runtime", "runtime", pieces.runtime + pieces.sizing_loss, pieces.runtime_source),
     ]
     kept = tuple(term for term in terms if term.gib > 0)
-    free_term = _term("free", "free", max(0.0, free), Source.ESTIMATE)
+    free_term = _term("free", "free", max(0.0, free), Source.FORMULA)
     return Budget(
         terms=(*kept, free_term),
         ready_free=free,

@@ -13,14 +13,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tuner.modelcard import ModelShape
 from tuner.planner.asked import ALIASES
 from tuner.planner.budget import RUNTIME_BYTES_PER_TOKEN, Pieces
-from tuner.planner.forward import Resolved, pieces_at, resolve
+from tuner.planner.forward import Resolved, charged_for, pieces_at, resolve
 from tuner.planner.graphs import captured_sizes, guess_gib
-from tuner.planner.model import GIB, CannotPlan, Plan, PlanInputs, Source, Sourced
-from tuner.planner.pools import Split, split_states
-from tuner.planner.versions import parse_version
+from tuner.planner.model import GIB, CannotPlan, PlanInputs, Source, Sourced
 
 #: A printed GiB may be off by half its last decimal.
 _ROUNDING_GIB = 0.005
@@ -35,6 +32,10 @@ _LARGEST_SURPRISE_GIB = 1.5
 _LARGEST_BYTES_FACTOR = 1.35
 #: What a process still takes between the summary line and the card's own reading at ready (recordings: 0.06).
 _AFTER_SUMMARY_GIB = 0.06
+#: A CUDA context takes no less and no more: outside of it something else on the card has changed meanwhile.
+_CONTEXT_RANGE = (0.2, 2.5)
+#: The same for what a process holds beside everything named (a large expert model: its workspaces).
+_RUNTIME_RANGE = (-0.5, 6.0)
 #: Flags that the sizing reads: where the log echoes them, the log is right about what was started.
 _SIZING_FLAGS = (
     "mem_fraction_static",
@@ -96,53 +97,6 @@ class BootLog(Protocol):
     def server_args(self) -> dict[str, str]: ...
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a calibration holds for."""
-
-    model: str
-    sglang_version: str
-    driver_version: str | None = None
-    gpu_name: str | None = None
-    allocator: str = ""
-
-
-def conditions(
-    shape: ModelShape,
-    sglang_version: str,
-    environment: Mapping[str, str],
-    *,
-    driver_version: str | None = None,
-    gpu_name: str | None = None,
-) -> Conditions:
-    """The conditions of a start, to keep beside its boot facts and to compare with ``void_reason``."""
-    allocator = environment.get("PYTORCH_ALLOC_CONF") or environment.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    model = f"{shape.architecture} {shape.layers}x{shape.hidden_size} {shape.weights_bytes}"
-    return Conditions(
-        model=model,
-        sglang_version=sglang_version,
-        driver_version=driver_version,
-        gpu_name=gpu_name,
-        allocator=allocator,
-    )
-
-
-def void_reason(calibrated: Conditions, now: Conditions) -> str | None:
-    """Why a calibration does not hold any more, as one sentence; None when it does. Unknown things don't void it."""
-    if calibrated.model != now.model:
-        return "The calibration is of another model."
-    if parse_version(calibrated.sglang_version) != parse_version(now.sglang_version):
-        return f"The calibration is of SGLang {calibrated.sglang_version}, this start would be {now.sglang_version}."
-    for label, old, new in (
-        ("driver", calibrated.driver_version, now.driver_version),
-        ("card", calibrated.gpu_name, now.gpu_name),
-    ):
-        if old and new and old != new:
-            return f"The calibration is of {label} {old}, here it is {new}."
-    if calibrated.allocator != now.allocator:
-        return "The calibration is of another setting of PyTorch's allocator."
-    return None
-
-
 def calibrate(
     inputs: PlanInputs,
     facts: BootLog,
@@ -189,10 +143,12 @@ def calibrate(
     booted = _fit_rest(booted, facts)
     booted = _fit_draft_return(booted, facts)
     booted = _fit_graphs(booted, facts)
-    booted = _fit_runtime(booted, facts, own_share_gib)
     if free_before_start_gib is not None:
         pre = booted.free_before.gib + booted.startup_loss_gib
-        booted = msgspec.structs.replace(booted, context_gib=max(0.0, free_before_start_gib - pre))
+        context = free_before_start_gib - pre
+        if _CONTEXT_RANGE[0] <= context <= _CONTEXT_RANGE[1]:
+            booted = msgspec.structs.replace(booted, context_gib=context, context_source=Source.MEASURED)
+    booted = _fit_runtime(booted, facts, own_share_gib)
     return msgspec.structs.replace(booted, flags=inputs.flags)
 
 
@@ -266,13 +222,6 @@ def _rest_seen(resolved: Resolved, facts: BootLog) -> float | None:
         return None
     split = charged_for(resolved, facts.mamba_slots)
     return (kv_bytes + split.states_charged + split.spec_reserved) / GIB
-
-
-def charged_for(resolved: Resolved, slots: int) -> Split:
-    """What the rule charges for ``slots`` slots, whatever way it came to them."""
-    assert resolved.cost is not None
-    asked = msgspec.structs.replace(resolved.asked, slots=slots * resolved.asked.attn_dp)
-    return split_states(resolved.rest, resolved.defaults.ratio, asked, resolved.rules, resolved.cost)
 
 
 def _fit_rest(inputs: PlanInputs, facts: BootLog) -> PlanInputs:
@@ -377,14 +326,15 @@ def _fit_runtime(inputs: PlanInputs, facts: BootLog, own_share_gib: float | None
         return inputs
     resolved = resolve(inputs)
     pieces = pieces_at(resolved, facts.mamba_slots or 0, facts.kv_tokens, facts.max_running_requests or 1)
+    named = _named(pieces)
+    told: list[float] = []
     if own_share_gib is not None:
-        total = own_share_gib - inputs.context_gib - inputs.startup_loss_gib - _named(pieces)
-    elif facts.available_gib is not None:
-        total = inputs.free_before.gib - facts.available_gib + _AFTER_SUMMARY_GIB - _named(pieces)
-    else:
-        return inputs
-    base = total - facts.kv_tokens * RUNTIME_BYTES_PER_TOKEN / GIB
-    return msgspec.structs.replace(inputs, runtime_gib=base)
+        told.append(own_share_gib - inputs.context_gib - inputs.startup_loss_gib - named)
+    if facts.available_gib is not None:
+        told.append(inputs.free_before.gib - facts.available_gib + _AFTER_SUMMARY_GIB - named)
+    by_tokens = facts.kv_tokens * RUNTIME_BYTES_PER_TOKEN / GIB
+    base = next((t - by_tokens for t in told if _RUNTIME_RANGE[0] <= t - by_tokens <= _RUNTIME_RANGE[1]), None)
+    return inputs if base is None else msgspec.structs.replace(inputs, runtime_gib=base)
 
 
 def _named(pieces: Pieces) -> float:
@@ -400,35 +350,4 @@ def _named(pieces: Pieces) -> float:
         + pieces.draft_kv
         + pieces.graphs
         + pieces.sizing_loss
-    )
-
-
-class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
-    """Predicted against actual, after a round. ``tokens_percent`` is signed, actual less predicted."""
-
-    slots_predicted: int | None
-    slots_actual: int | None
-    tokens_predicted: int
-    tokens_actual: int | None
-    tokens_percent: float | None
-    requests_predicted: int
-    requests_actual: int | None
-    ready_free_predicted: float
-    ready_free_actual: float | None
-
-
-def accuracy(predicted: Plan, facts: BootLog) -> Accuracy:
-    """How far a plan was off from what its start then printed."""
-    actual = facts.kv_tokens
-    percent = 100 * (actual - predicted.kv_tokens) / actual if actual else None
-    return Accuracy(
-        slots_predicted=predicted.mamba_slots if predicted.bytes_per_slot else None,
-        slots_actual=facts.mamba_slots,
-        tokens_predicted=predicted.kv_tokens,
-        tokens_actual=actual,
-        tokens_percent=percent,
-        requests_predicted=predicted.max_running_requests,
-        requests_actual=facts.max_running_requests,
-        ready_free_predicted=predicted.ready_free_gib,
-        ready_free_actual=facts.available_gib,
     )

@@ -32,8 +32,12 @@ from tuner.planner.versions import Rules, rules_for
 _PREFILL_GRAPHS_NEED_GIB = 4.0
 #: Text-only classes of Qwen3.5: 0.5.9 and 0.5.12 find no states in their config (executed), 0.5.17 does (seen).
 _TEXT_ONLY, _TEXT_ONLY_SINCE = frozenset({"Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM"}), (0, 5, 17)
-#: ``max_req_len`` is one less than the context or the pool, and the input five less than that (``tp_worker.py``).
+#: ``max_req_len`` is one less than the context or the pool, ``max_req_input_len`` five less than that, and an input
+#: must be shorter still (``get_worker_info`` of ``managers/tp_worker.py``, ``validate_input_length``).
 _REQUEST_MARGIN, _INPUT_MARGIN = 1, 5
+#: A printed GiB may be off by half its last decimal.
+_PRINTED_GIB = 0.005
+_PRINTED = (Source.BOOT_LOG, Source.OPERATOR)
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +109,20 @@ def plan(inputs: PlanInputs) -> Plan:
     return plan_of(resolve(inputs))
 
 
+def pin_draft(inputs: PlanInputs) -> PlanInputs:
+    """``inputs`` that say whether ``free_after`` counts a draft's weights, told by the flags they came with.
+
+    Whoever changes flags afterwards, speculation among them, starts from these. Raises CannotPlan for flags that
+    cannot be read.
+    """
+    if inputs.free_after_has_draft is not None:
+        return inputs
+    speculation = read_flags(inputs).speculation
+    counted = speculation is not None and speculation.loads_weights
+    counted = counted and rules_for(inputs.sglang_version).draft_before_pools
+    return msgspec.structs.replace(inputs, free_after_has_draft=counted)
+
+
 def plan_of(r: Resolved) -> Plan:
     """The plan of resolved inputs."""
     asked, rules, token = r.asked, r.rules, r.token
@@ -130,6 +148,7 @@ def plan_of(r: Resolved) -> Plan:
         )
         fits = False
     asked_share = requests_per_rank(asked, rules)
+    reach = _reach(r)
     return Plan(
         fits=fits,
         binds=_binds(slots, q, asked_share, tokens, r.context_len, admitted),
@@ -144,7 +163,7 @@ def plan_of(r: Resolved) -> Plan:
         kv_gib=pieces.kv,
         spec_buffer_gib=pieces.spec_buffer,
         reserve_gib=r.slack,
-        longest_input_tokens=longest_input(r.context_len, tokens),
+        longest_input_tokens=longest_input(r.context_len, tokens, reserved_tokens(asked)),
         context_len=r.context_len,
         ready_free_gib=budget.ready_free,
         lowest_free_gib=budget.lowest_free,
@@ -154,6 +173,15 @@ def plan_of(r: Resolved) -> Plan:
         calibrated_by=r.inputs.calibrated_by,
         sglang_version=r.inputs.sglang_version,
         version_note=_version_note(r),
+        calibration_note=r.inputs.calibration_note,
+        mamba_slots_low=reach.slots_low if reach else None,
+        mamba_slots_high=reach.slots_high if reach else None,
+        kv_tokens_low=reach.tokens_low if reach else None,
+        kv_tokens_high=reach.tokens_high if reach else None,
+        free_before_gib=r.inputs.free_before.gib,
+        free_after_gib=r.inputs.free_after.gib,
+        startup_loss_gib=r.inputs.startup_loss_gib,
+        card_gib=r.inputs.card_gib,
         requests_asked=asked.requests,
         strategy=r.strategy.name,
         refusal=refusal,
@@ -161,9 +189,71 @@ def plan_of(r: Resolved) -> Plan:
     )
 
 
-def longest_input(context_len: int, tokens: int) -> int:
-    """Longest prompt that is taken, in tokens (``managers/tp_worker.py``; 262,138 at a context of 262,144 seen)."""
-    return max(0, min(context_len, tokens) - _REQUEST_MARGIN - _INPUT_MARGIN)
+def longest_input(context_len: int, tokens: int, reserved: int = 0) -> int:
+    """Longest prompt that is answered, in tokens. ``reserved``: see ``reserved_tokens``.
+
+    The scheduler refuses a prompt of ``max_req_input_len`` = min(context, pool) - 6 tokens or more
+    (``validate_input_length``, ``managers/utils.py``; ``/server_info`` showed 262,138 at a context of 262,144), the
+    tokenizer one that with ``reserved`` comes to the context length (``_validate_one_request``,
+    ``managers/tokenizer_manager.py``). Read in 0.5.9, 0.5.10, 0.5.12 to 0.5.14, 0.5.16, 0.5.17, 0.5.20 and 0.5.23.
+    """
+    by_scheduler = min(context_len, tokens) - _REQUEST_MARGIN - _INPUT_MARGIN - 1
+    by_tokenizer = context_len - 1 - reserved
+    return max(0, min(by_scheduler, by_tokenizer))
+
+
+def reserved_tokens(asked: Asked) -> int:
+    """Tokens that the tokenizer adds to a prompt for EAGLE-like drafts (``compute_num_reserved_tokens``; 2 seen)."""
+    speculation = asked.speculation
+    if speculation is None or not speculation.eagle_like:
+        return 0
+    return max(speculation.topk * speculation.steps, speculation.draft_tokens)
+
+
+class _Reach(msgspec.Struct, frozen=True, kw_only=True):
+    slots_low: int
+    slots_high: int
+    tokens_low: int
+    tokens_high: int
+
+
+def _reach(r: Resolved) -> _Reach | None:
+    """The pools at both ends of what the two printed decimals of the inputs allow; None where that says nothing.
+
+    Tokens are taken with the most slots at the low end and with the fewest at the high end, so that they hold
+    wherever in between a slot is won.
+    """
+    inputs = r.inputs
+    if inputs.calibrated_by or inputs.free_before.source not in _PRINTED or inputs.free_after.source not in _PRINTED:
+        return None
+    off = _PRINTED_GIB * (1 + 1 - r.defaults.fraction)
+    if r.cost is None:
+        ends = [_tokens_at(r, rest, None) for rest in (r.rest - off, r.rest + off)]
+        return _Reach(slots_low=0, slots_high=0, tokens_low=ends[0], tokens_high=ends[1])
+    low, high = (
+        max(0, split_states(rest, r.defaults.ratio, r.asked, r.rules, r.cost).slots)
+        for rest in (r.rest - off, r.rest + off)
+    )
+    return _Reach(
+        slots_low=low,
+        slots_high=high,
+        tokens_low=_tokens_at(r, r.rest - off, high) if low else 0,
+        tokens_high=_tokens_at(r, r.rest + off, low) if high else 0,
+    )
+
+
+def _tokens_at(r: Resolved, rest: float, slots: int | None) -> int:
+    kv_bytes = int(rest * GIB)
+    if slots is not None:
+        kv_bytes = charged_for(r, slots, rest).kv_bytes
+    return tokens_of(kv_bytes, r.token.sizing, r.strategy.page_size, r.asked.max_total_tokens)
+
+
+def charged_for(r: Resolved, slots: int, rest: float | None = None) -> Split:
+    """What the rule charges for ``slots`` slots, whatever way it came to them; ``rest``: GiB, as resolved when None."""
+    assert r.cost is not None
+    asked = msgspec.structs.replace(r.asked, slots=slots * r.asked.attn_dp)
+    return split_states(r.rest if rest is None else rest, r.defaults.ratio, asked, r.rules, r.cost)
 
 
 def _check_memory(inputs: PlanInputs) -> None:
@@ -258,7 +348,7 @@ def _refusal(r: Resolved, split: Split | None, kv_bytes: int, tokens: int, admit
                 f"raise it above {minimum:.3f}."
             )
         return "The state slots leave nothing for the KV pool: fewer slots, a smaller ratio or a higher fraction."
-    if longest_input(r.context_len, tokens) <= 0:
+    if longest_input(r.context_len, tokens, reserved_tokens(r.asked)) <= 0:
         return f"A KV pool of {tokens} tokens holds no request at all."
     if admitted <= 0:
         if split is not None:
@@ -294,10 +384,11 @@ def pieces_at(r: Resolved, slots: int, tokens: int, admitted: int) -> Pieces:
     return Pieces(
         pre=r.pre,
         context=inputs.context_gib,
+        context_source=inputs.context_source,
         weights=r.weights,
         weights_source=inputs.free_after.source,
         draft=r.draft,
-        draft_source=inputs.draft_weights.source if inputs.draft_weights else inputs.free_after.source,
+        draft_source=inputs.draft_weights.source if inputs.draft_weights else Source.ESTIMATE,
         draft_returned=returned,
         sizing_loss=inputs.sizing_loss_gib,
         states=states,
@@ -370,23 +461,36 @@ def _binds(
 
 
 def _sources(r: Resolved) -> dict[str, str]:
+    """Where each input comes from, by name; every number that the plan was worked out from is here."""
     inputs = r.inputs
-    loss = "boot log" if inputs.calibrated_by else "recordings of 0.5.17"
-    sources = {
+    flag = "recipe"
+    default = "SGLang's default"
+    log = Source.BOOT_LOG.value
+    estimate = Source.ESTIMATE.value
+    sources = {"model_shape": inputs.shape.name, "sglang_version": inputs.version_source or "given"}
+    if inputs.card_gib is not None:
+        sources["card"] = Source.MEASURED.value
+    sources |= {
         "free_before": inputs.free_before.source.value,
         "free_after": inputs.free_after.source.value,
-        "startup_loss": loss,
-        "mem_fraction_static": "recipe" if r.defaults.fraction_given else "SGLang's default",
-        "mamba_full_memory_ratio": "recipe" if r.asked.ratio is not None else "SGLang's default",
-        "bytes_per_slot": "boot log" if inputs.bytes_per_slot else "model shape",
-        "bytes_per_token": "boot log" if inputs.bytes_per_token else "model shape",
-        "graphs": "boot log" if inputs.graphs_gib is not None else "estimate",
-        "runtime": "boot log" if inputs.runtime_gib is not None else "estimate",
+        "startup_loss": log if inputs.calibrated_by else "recordings of 0.5.17",
+        "context": inputs.context_source.value,
+        "graphs": log if inputs.graphs_gib is not None else estimate,
+        "runtime": log if inputs.runtime_gib is not None else estimate,
+        "bytes_per_token": log if inputs.bytes_per_token else "model shape",
+        "mem_fraction_static": flag if r.defaults.fraction_given else default,
     }
+    if r.cost is not None:
+        sources["bytes_per_slot"] = log if inputs.bytes_per_slot else "model shape"
+        sources["mamba_full_memory_ratio"] = flag if r.asked.ratio is not None else default
+        if r.asked.slots is not None:
+            sources["max_mamba_cache_size"] = flag
+    if r.asked.requests is not None or r.asked.speculation is not None:
+        sources["max_running_requests"] = flag if r.asked.requests is not None else default
     if r.draft:
-        draft_source = inputs.draft_weights.source.value if inputs.draft_weights else Source.ESTIMATE.value
-        sources["draft_weights"] = draft_source
-        sources["draft_returned"] = "boot log" if inputs.draft_returned_gib is not None else "estimate"
+        sources["draft_weights"] = inputs.draft_weights.source.value if inputs.draft_weights else estimate
+        sources["draft_returned"] = log if inputs.draft_returned_gib is not None else estimate
+        sources["draft_layers_in_cell"] = log if inputs.draft_layers_in_cell is not None else "formula"
     return sources
 
 

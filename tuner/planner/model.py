@@ -26,6 +26,8 @@ class Source(StrEnum):
     BOOT_LOG = "boot log"
     MEASURED = "measured"
     ESTIMATE = "estimate"
+    #: Worked out from the others by SGLang's own rule.
+    FORMULA = "formula"
 
 
 class Sourced(msgspec.Struct, frozen=True):
@@ -38,7 +40,8 @@ class Sourced(msgspec.Struct, frozen=True):
 class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a plan needs. ``flags`` are SGLang flags by underscore name, as asked.
 
-    ``free_before`` is the "avail mem" of the first "Load weight begin" line; ``free_after`` that of the
+    The best known number stands here: what the operator says, what a boot log said, what can be read on this machine,
+    an estimate. ``free_before`` is the "avail mem" of the first "Load weight begin" line; ``free_after`` that of the
     last "Load weight end" line before the pools (with a draft model that is the draft's on 0.5.17).
     """
 
@@ -48,7 +51,7 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     free_before: Sourced
     free_after: Sourced
     #: Whether a draft's weights are already out of ``free_after``; None: exactly when ``flags`` speculate.
-    #: A preview that turns speculation on or off must move ``draft_weights`` in or out.
+    #: Whoever then turns speculation on or off lays this down first (``forward.pin_draft``).
     free_after_has_draft: bool | None = None
     #: Draft weights at sizing; None: the shape's estimate.
     draft_weights: Sourced | None = None
@@ -73,6 +76,11 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     graphs_guess_gib: float | None = None
     #: CUDA context before the first reading, GiB.
     context_gib: float = CONTEXT_GIB
+    context_source: Source = Source.ESTIMATE
+    #: Where ``sglang_version`` comes from, in words; "" when nobody says.
+    version_source: str = ""
+    #: Why the boot log of an earlier round does not calibrate this plan, or how it was moved; one sentence or "".
+    calibration_note: str = ""
     #: Measured bytes of a slot and of a token, where a boot log contradicts the shape; None: by the formula.
     bytes_per_slot: int | None = None
     bytes_per_token: int | None = None
@@ -118,6 +126,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     calibrated_by: str | None = None
     sglang_version: str = "0.5.17"
     version_note: str = ""
+    calibration_note: str = ""
+    #: Printed memory has two decimals; these are the pools at both ends of what that allows. None when the numbers
+    #: are exact (calibrated), or so rough (measured here, estimated) that two decimals say nothing.
+    mamba_slots_low: int | None = None
+    mamba_slots_high: int | None = None
+    kv_tokens_low: int | None = None
+    kv_tokens_high: int | None = None
+    #: Free GiB before and after the weights, as planned with.
+    free_before_gib: float | None = None
+    free_after_gib: float | None = None
+    startup_loss_gib: float = STARTUP_LOSS_GIB
+    card_gib: float | None = None
     requests_asked: int | None = None
     strategy: str = ""
     #: What SGLang would refuse the start with, one sentence; "" when it starts.

@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 
 from tuner.planner.asked import ALIASES
-from tuner.planner.forward import Resolved, longest_input, plan, resolve
+from tuner.planner.forward import Resolved, longest_input, pin_draft, plan, reserved_tokens, resolve
 from tuner.planner.model import GIB, CannotPlan, Plan, PlanInputs
 from tuner.planner.strategy import EXTRA_BUFFER, LAZY
-from tuner.planner.versions import rules_for
 from tuner.units import format_gib, format_tokens
 
 #: The fraction is proposed in thousandths, up to here: above it SGLang has no memory left to run at all.
@@ -42,12 +41,14 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 class Solution(msgspec.Struct, frozen=True, kw_only=True):
     """``flags`` are the changes alone, by underscore name; None as a value means: leave the flag out.
 
+    ``inputs`` are the caller's with the changes laid in and the draft pinned: ``plan(inputs)`` is ``plan``.
     ``met`` False: the nearest that fits, with what is ``missing``, one sentence each.
     """
 
     met: bool
     flags: dict[str, Any]
     plan: Plan
+    inputs: PlanInputs
     reasons: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
 
@@ -63,6 +64,7 @@ class _Switch(msgspec.Struct, frozen=True, kw_only=True):
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     changes: dict[str, Any]
     reasons: tuple[str, ...]
+    inputs: PlanInputs
     plan: Plan
 
 
@@ -72,7 +74,7 @@ def solve(inputs: PlanInputs, need: Need) -> Solution:
     Raises CannotPlan with one sentence when the need makes no sense or nothing at all can be planned.
     """
     _check(need)
-    inputs = _pin_draft(inputs)
+    inputs = pin_draft(inputs)
     headroom = need.headroom_gib if need.headroom_gib is not None else inputs.headroom_line_gib
     best: _Candidate | None = None
     problem: CannotPlan | None = None
@@ -88,28 +90,35 @@ def solve(inputs: PlanInputs, need: Need) -> Solution:
                 continue
             changes, reasons = proposal
             all_flags = _changed(flags, [changes])
+            changed = msgspec.structs.replace(inputs, flags=all_flags)
             try:
-                result = plan(msgspec.structs.replace(inputs, flags=all_flags))
+                result = plan(changed)
             except CannotPlan as error:
                 problem = problem or error
                 continue
             candidate = _Candidate(
                 changes=_difference(inputs.flags, all_flags),
                 reasons=(*(switch.reason for switch in switches), *reasons),
+                inputs=changed,
                 plan=result,
             )
             if not shortfalls(result, need, headroom):
-                return Solution(met=True, flags=candidate.changes, plan=result, reasons=candidate.reasons)
+                return _solution(candidate, ())
             if best is None or _nearness(result, need, headroom) > _nearness(best.plan, need, headroom) + 1e-9:
                 best = candidate
     if best is None:
         raise problem or CannotPlan("Nothing can be planned from these flags.")
+    return _solution(best, shortfalls(best.plan, need, headroom))
+
+
+def _solution(candidate: _Candidate, missing: tuple[str, ...]) -> Solution:
     return Solution(
-        met=False,
-        flags=best.changes,
-        plan=best.plan,
-        reasons=best.reasons,
-        missing=shortfalls(best.plan, need, headroom),
+        met=not missing,
+        flags=candidate.changes,
+        plan=candidate.plan,
+        inputs=candidate.inputs,
+        reasons=candidate.reasons,
+        missing=missing,
     )
 
 
@@ -154,15 +163,6 @@ def slots_needed(need: Need, slots_per_request: int) -> int:
 def _tokens_needed(need: Need) -> int:
     warm = need.warm_tokens if need.warm_tokens is not None else need.input_tokens
     return need.agents * need.input_tokens + need.warm_prefixes * warm
-
-
-def _pin_draft(inputs: PlanInputs) -> PlanInputs:
-    """Whether ``free_after`` counts the draft is told by the flags as given, not by a candidate's."""
-    if inputs.free_after_has_draft is not None:
-        return inputs
-    speculates = inputs.flags.get("speculative_algorithm") not in (None, "", "NGRAM")
-    counted = speculates and rules_for(inputs.sglang_version).draft_before_pools
-    return msgspec.structs.replace(inputs, free_after_has_draft=counted)
 
 
 def _check(need: Need) -> None:
@@ -252,7 +252,7 @@ def _switches(inputs: PlanInputs, need: Need) -> tuple[list[_Switch], list[_Swit
         optional.append(_requests(requests, "Every request that may run keeps draft states or a slot: admit no more."))
     if (
         asked.context_length is not None
-        and longest_input(asked.context_length, asked.context_length) < need.input_tokens
+        and longest_input(asked.context_length, asked.context_length, reserved_tokens(asked)) < need.input_tokens
     ):
         needed.append(
             _Switch(flags={"context_length": None}, reason="The context length is below the longest input.", price=1)

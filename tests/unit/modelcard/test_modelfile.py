@@ -117,6 +117,6 @@ def test_no_value_in_a_config_gives_more_than_a_sentence(name: str, data: st.Dat
     try:
         shape = shape_from_config(config)
     except ModelError as problem:
-        assert "\n" not in str(problem) or "\\n" in repr(problem)
+        assert "\n" not in str(problem) and len(str(problem)) < 400
     else:
         assert msgspec.convert(msgspec.to_builtins(shape), ModelShape) == shape

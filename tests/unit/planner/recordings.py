@@ -58,11 +58,6 @@ def printed_inputs(name: str, after_shift: float = 0.0, before_shift: float = 0.
     )
 
 
-def range_of(name: str) -> tuple[Plan, Plan]:
-    """The smallest and the largest pools that two decimals allow."""
-    return plan(printed_inputs(name, -0.005, 0.005)), plan(printed_inputs(name, 0.005, -0.005))
-
-
 def own_share_gib(name: str) -> float:
     """The server's share of the card at ready: NVML at ready less before the start."""
     record = seen(name)
@@ -87,15 +82,17 @@ def uncalibrated_table() -> str:
     lines = [
         "POOLS FROM THE PRINTED NUMBERS AND THE START-UP LOSS",
         f"{'round':32} {'slots':>6} {'plan':>6} {'range':>11} {'KV tokens':>10} {'plan':>10} {'off %':>7} "
-        f"{'req':>4} {'plan':>4}",
+        f"{'range':>22} {'req':>4} {'plan':>4}",
     ]
     for name in ROUNDS:
         boot, result = facts(name), plan(printed_inputs(name))
-        low, high = range_of(name)
         off = 100 * (result.kv_tokens - boot.kv_tokens) / boot.kv_tokens
+        slots = f"{result.mamba_slots_low}-{result.mamba_slots_high}"
         lines.append(
             f"{name:32} {boot.mamba_slots or '-':>6} {result.mamba_slots or '-':>6} "
-            f"{f'{low.mamba_slots}-{high.mamba_slots}':>11} {boot.kv_tokens:>10,} {result.kv_tokens:>10,} {off:>+7.3f} "
+            f"{slots if result.mamba_slots else '-':>11} "
+            f"{boot.kv_tokens:>10,} {result.kv_tokens:>10,} {off:>+7.3f} "
+            f"{f'{result.kv_tokens_low:,}-{result.kv_tokens_high:,}':>22} "
             f"{boot.max_running_requests:>4} {result.max_running_requests:>4}"
         )
     return "\n".join(lines)
@@ -122,17 +119,28 @@ def calibrated_table() -> str:
     return "\n".join(lines)
 
 
+def weights_table() -> str:
+    lines = ["WEIGHTS FROM THE SHAPE ALONE, GiB", f"{'model':24} {'printed':>8} {'shape':>8}"]
+    for key, name in (("27b", "27b-48g-r15-full"), ("tiny", "tiny-api-key-no-metrics"), ("dense", "dense-small")):
+        told, model = facts(name).weights_gib, shape(MODELS[key])
+        lines.append(f"{model.name:24} {told['target']:>8.2f} {model.weights_bytes / GIB:>8.3f}")
+        if "draft" in told:
+            lines.append(f"{'  its draft':24} {told['draft']:>8.2f} {model.draft_weights_bytes / GIB:>8.3f}")
+    return "\n".join(lines)
+
+
 def terms_table() -> str:
     lines = [
         "SUM OF THE NAMED TERMS AGAINST THE SERVER'S OWN SHARE AT READY (NVML), GiB",
-        f"{'round':32} {'NVML':>7} {'printed':>8} {'off %':>7} {'calibrated':>10} {'off %':>7}",
+        f"{'round':32} {'NVML':>7} {'printed':>8} {'off %':>7} {'log':>8} {'off %':>7} {'log+NVML':>8} {'off %':>7}",
     ]
     for name in STARTED:
         share = own_share_gib(name)
         raw = terms_gib(plan(printed_inputs(name)))
         exact = terms_gib(plan(calibrated_on(name)))
+        told = terms_gib(plan(calibrate(printed_inputs(name), facts(name), own_share_gib=share)))
         lines.append(
-            f"{name:32} {share:>7.3f} {raw:>8.3f} {100 * (raw - share) / share:>+7.2f} {exact:>10.3f} "
-            f"{100 * (exact - share) / share:>+7.2f}"
+            f"{name:32} {share:>7.3f} {raw:>8.3f} {100 * (raw - share) / share:>+7.2f} {exact:>8.3f} "
+            f"{100 * (exact - share) / share:>+7.2f} {told:>8.3f} {100 * (told - share) / share:>+7.2f}"
         )
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planner_cases import inputs_for
 
 from tuner.planner import CannotPlan, plan
+from tuner.planner.forward import pin_draft
 from tuner.planner.model import GIB
 from tuner.planner.solve import Need, shortfalls, solve
 
@@ -125,8 +126,9 @@ def test_whatever_solve_proposes_plan_confirms(
     need = Need(input_tokens=input_tokens, agents=agents, warm_prefixes=warm, headroom_gib=headroom)
     solution = solve(inputs, need)
     changed = {name: value for name, value in (flags | solution.flags).items() if value is not None}
-    again = plan(msgspec.structs.replace(inputs, flags=changed))
-    assert again == solution.plan
+    assert solution.inputs.flags == changed
+    again = plan(solution.inputs)
+    assert again == solution.plan == plan(msgspec.structs.replace(pin_draft(inputs), flags=changed))
     missing = shortfalls(again, need, headroom)
     assert solution.met == (not missing)
     assert solution.missing == missing
@@ -149,3 +151,30 @@ def test_both_pools_fit_into_what_the_fraction_leaves(
         static = (before + 0.066) * flags["mem_fraction_static"]
         pools = (result.mamba_slots * result.bytes_per_slot + result.kv_tokens * result.bytes_per_token) / GIB
         assert pools <= static
+
+
+@given(
+    model=st.sampled_from(MODELS),
+    version=versions,
+    flags=some_flags(),
+    before=st.floats(8, 180),
+    weights=st.floats(0.01, 0.9),
+    after_off=st.floats(-0.005, 0.005),
+    before_off=st.floats(-0.005, 0.005),
+)
+@settings(max_examples=250, deadline=None)
+def test_the_range_of_two_decimals_holds_every_start_that_prints_them(
+    model: str,
+    version: str,
+    flags: dict[str, Any],
+    before: float,
+    weights: float,
+    after_off: float,
+    before_off: float,
+) -> None:
+    shown = plan(inputs_for(model, version, before, before * (1 - weights), **flags))
+    real = plan(inputs_for(model, version, before + before_off, before * (1 - weights) + after_off, **flags))
+    assert shown.mamba_slots_low is not None and shown.mamba_slots_high is not None
+    assert shown.kv_tokens_low is not None and shown.kv_tokens_high is not None
+    assert shown.mamba_slots_low <= real.mamba_slots <= shown.mamba_slots_high
+    assert shown.kv_tokens_low <= real.kv_tokens <= shown.kv_tokens_high

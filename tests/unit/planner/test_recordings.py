@@ -16,25 +16,26 @@ from recordings import (
     own_share_gib,
     predicted_from,
     printed_inputs,
-    range_of,
     terms_gib,
 )
 
 from tuner.planner import CannotPlan, plan
-from tuner.planner.calibrate import accuracy, calibrate, conditions, void_reason
-from tuner.planner.model import GIB
+from tuner.planner.accuracy import accuracy, accuracy_text
+from tuner.planner.calibrate import calibrate
+from tuner.planner.conditions import conditions, void_reason
+from tuner.planner.model import GIB, Source, Sourced
 
 
 @pytest.mark.parametrize("name", ROUNDS)
 def test_the_printed_numbers_alone_give_the_pools_of_a_recording(name: str) -> None:
     boot, result = facts(name), plan(printed_inputs(name))
-    low, high = range_of(name)
     assert boot.kv_tokens is not None
     assert result.kv_tokens == pytest.approx(boot.kv_tokens, rel=0.002)
     assert result.max_running_requests == boot.max_running_requests
     assert result.fits
     if boot.mamba_slots is not None:
-        assert low.mamba_slots <= boot.mamba_slots <= high.mamba_slots
+        assert result.mamba_slots_low is not None and result.mamba_slots_high is not None
+        assert result.mamba_slots_low <= boot.mamba_slots <= result.mamba_slots_high
         if name in ROUNDS_27B:
             assert result.mamba_slots == boot.mamba_slots
 
@@ -146,3 +147,49 @@ def test_a_calibration_is_void_when_what_it_was_made_on_changes(change: dict[str
     told = void_reason(conditions(**base), conditions(**(base | change)))
     assert (told is None) == (reason is None)
     assert reason is None or (told is not None and reason in told)
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_two_printed_decimals_are_shown_as_a_range_that_holds_the_recording(name: str) -> None:
+    boot, result = facts(name), plan(printed_inputs(name))
+    assert result.mamba_slots_low is not None and result.mamba_slots_high is not None
+    assert result.kv_tokens_low is not None and result.kv_tokens_high is not None
+    assert result.mamba_slots_low <= (boot.mamba_slots or 0) <= result.mamba_slots_high
+    assert boot.kv_tokens is not None
+    # The start-up loss is not printed: it is as uncertain as the decimals are.
+    slack = 0.003 * GIB / result.bytes_per_token
+    assert result.kv_tokens_low - slack <= boot.kv_tokens <= result.kv_tokens_high + slack
+    for low_high in (-0.004, 0.004):
+        moved = plan(printed_inputs(name, after_shift=low_high, before_shift=-low_high))
+        assert result.mamba_slots_low <= moved.mamba_slots <= result.mamba_slots_high
+        assert result.kv_tokens_low <= moved.kv_tokens <= result.kv_tokens_high
+
+
+def test_a_calibrated_plan_and_a_rough_one_have_no_range() -> None:
+    assert plan(calibrated_on("27b-48g-r15-full")).kv_tokens_low is None
+    inputs = printed_inputs("27b-48g-r15-full")
+    rough = msgspec.structs.replace(inputs, free_after=Sourced(inputs.free_after.gib, Source.ESTIMATE))
+    assert plan(rough).kv_tokens_low is None
+
+
+def test_the_error_of_a_plan_is_one_line() -> None:
+    boot = facts("27b-48g-r15-full")
+    told = accuracy(plan(printed_inputs("27b-48g-r15-full")), boot)
+    line = accuracy_text(told)
+    assert line.startswith("KV tokens +0.055 %, slots exact, requests exact, free at ready ")
+    exact = accuracy_text(accuracy(plan(calibrated_on("27b-48g-r15-full")), boot))
+    assert exact.startswith("KV tokens exact, slots exact")
+    assert accuracy_text(accuracy(plan(printed_inputs("27b-48g-r15-full")), msgspec.structs.replace(
+        boot, kv_tokens=None, mamba_slots=None, max_running_requests=None, available_gib=None
+    ))) == ""  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_every_term_and_every_input_says_where_it_comes_from(name: str) -> None:
+    printed, exact = plan(printed_inputs(name)), plan(calibrated_on(name))
+    terms = {term.name: term.source for term in printed.terms}
+    assert terms["weights"] is Source.BOOT_LOG and terms["kv"] is Source.FORMULA
+    assert terms["runtime"] is Source.ESTIMATE
+    assert {t.name: t.source for t in exact.terms}["runtime"] is Source.BOOT_LOG
+    assert exact.sources["startup_loss"] == "boot log" and printed.sources["startup_loss"] == "recordings of 0.5.17"
+    assert all(printed.sources.values())
