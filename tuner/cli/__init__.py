@@ -12,6 +12,7 @@ from tuner import __version__
 _COMMANDS = {
     "demo": ("screen", "Open the terminal app on a stand-in server, on any machine."),
     "plan": ("plan", "Say what a start would give: both pools, before it."),
+    "solve": ("solve", "Say which flags give what is needed: agents, inputs, warm conversations."),
     "log": ("log", "Say what a server log says."),
     "run": ("run", "Run one round: start, check, record."),
     "verify": ("run", "Check the running server again."),

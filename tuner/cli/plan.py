@@ -1,8 +1,11 @@
-"""``tuner plan``: what a start would give."""
+"""``tuner plan``: both pools before a start. With every number given it reads neither history nor GPU."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -11,23 +14,53 @@ from tuner.cli.output import DONE, FAILED, UsageProblem, command, json_option, p
 from tuner.doctor import diagnose_plan
 from tuner.paths import Home
 from tuner.planner import plan as make_plan
-from tuner.planner.model import Plan
+from tuner.planner.model import Plan, PlanInputs
 from tuner.recipe import load, merge_set
 from tuner.recipe.model import Recipe
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
-from tuner.session.planning import Given, plan_inputs
+from tuner.session.planning import Given, Here, plan_inputs
 from tuner.units import format_bytes, format_gib, format_tokens
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_OPTIONS = (
+    click.argument("preset", required=False),
+    click.option("--model", metavar="DIR|config.json", help="Model folder or config.json to plan for."),
+    click.option("--sglang", metavar="VER", help="SGLang version whose rules apply."),
+    click.option("--free-before", type=float, metavar="GIB", help='avail mem of the first "Load weight begin" line.'),
+    click.option("--free-after", type=float, metavar="GIB", help='avail mem of the last "Load weight end" line.'),
+    click.option("--boot-log", metavar="FILE", help="A server log to take the numbers from."),
+    click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A flag to change; repeatable."),
+)
+#: Names of ``Plan.sources`` in words; the others are flags, called by their own names.
+_INPUTS = {
+    "model_shape": "model",
+    "sglang_version": "SGLang",
+    "card": "card",
+    "free_before": "free before the weights",
+    "free_after": "free after the weights",
+    "startup_loss": "start-up loss",
+    "context": "CUDA context",
+    "bytes_per_slot": "bytes of a slot",
+    "bytes_per_token": "bytes of a token",
+    "draft_weights": "draft weights",
+    "draft_returned": "draft given back",
+    "draft_layers_in_cell": "draft layers in the cell",
+    "graphs": "graphs",
+    "runtime": "runtime",
+}
+
+
+def planning_options(function: _F) -> _F:
+    """The preset and the inputs that ``tuner plan`` and ``tuner solve`` take."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
 
 
 @click.command("plan")
-@click.argument("preset", required=False)
-@click.option("--model", metavar="DIR|config.json", help="Model folder or config.json to plan for.")
-@click.option("--sglang", metavar="VER", help="SGLang version whose rules apply.")
-@click.option("--free-before", type=float, metavar="GIB", help='avail mem of the first "Load weight begin" line.')
-@click.option("--free-after", type=float, metavar="GIB", help='avail mem of the last "Load weight end" line.')
-@click.option("--boot-log", metavar="FILE", help="A server log to take the numbers from.")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A flag to change; repeatable.")
+@planning_options
 @json_option
 @command
 def plan_command(
@@ -42,19 +75,17 @@ def plan_command(
 ) -> int:
     """Say what a start would give: both pools, admitted requests, longest input, VRAM by named terms."""
     recipe = recipe_for(preset, assignments)
-    given = Given(
-        model=model,
-        sglang_version=sglang,
-        free_before_gib=free_before,
-        free_after_gib=free_after,
-        boot=_boot(boot_log),
-        boot_name=Path(boot_log).name if boot_log else None,
-    )
-    plan = _plan(recipe, given)
+    inputs = inputs_for(recipe, given_from(model, sglang, free_before, free_after, boot_log))
+    plan = make_plan(inputs)
+    plan = msgspec.structs.replace(plan, findings=diagnose_plan(inputs, plan))
     if as_json:
         print_json(plan)
     else:
-        _say(plan)
+        say_plan(plan)
+        _say_sources(plan)
+        if plan.findings:
+            say("Findings")
+            say_findings(plan.findings)
     return DONE if plan.fits else FAILED
 
 
@@ -66,6 +97,20 @@ def recipe_for(preset: str | None, assignments: tuple[str, ...]) -> Recipe:
     return merge_set(recipe, assignments)
 
 
+def given_from(
+    model: str | None, sglang: str | None, free_before: float | None, free_after: float | None, boot_log: str | None
+) -> Given:
+    """What the operator says on the command line. Raises UsageProblem for a log that cannot be read."""
+    return Given(
+        model=model,
+        sglang_version=sglang,
+        free_before_gib=free_before,
+        free_after_gib=free_after,
+        boot=_boot(boot_log),
+        boot_name=Path(boot_log).name if boot_log else None,
+    )
+
+
 def _boot(path: str | None) -> BootFacts | None:
     if path is None:
         return None
@@ -75,28 +120,33 @@ def _boot(path: str | None) -> BootFacts | None:
     return facts
 
 
-def _plan(recipe: Recipe, given: Given) -> Plan:
-    """Everything told: pure arithmetic. Something missing: ask the history and the card."""
+def inputs_for(recipe: Recipe, given: Given) -> PlanInputs:
+    """Everything told: nothing is read here. Something missing: the history and the card are asked."""
     if given.boot is not None or (given.free_before_gib is not None and given.free_after_gib is not None):
-        inputs = plan_inputs(recipe, given=given)
-        plan = make_plan(inputs)
-        return msgspec.structs.replace(plan, findings=diagnose_plan(inputs, plan))
+        return plan_inputs(recipe, given=given, here=Here(environ=os.environ))
     from tuner.session.session import Session  # the database and the card cost time
 
     session = Session(Home.find())
     try:
-        return session.plan(recipe, given)
+        return session.planning_inputs(recipe, given)
     finally:
         session.close()
 
 
-def _say(plan: Plan) -> None:
+def say_plan(plan: Plan) -> None:
+    """A plan as text: what it stands on, pools, requests, memory by terms."""
     basis = f"calibrated by {plan.calibrated_by}" if plan.calibrated_by else plan.basis
     say(f"SGLang {plan.sglang_version}, {basis}" + (f" ({plan.version_note})" if plan.version_note else ""))
-    say(f"KV pool        {format_tokens(plan.kv_tokens)} tokens, {format_gib(plan.kv_gib)}")
+    if plan.calibration_note:
+        say(plan.calibration_note)
+    if plan.refusal:
+        say(f"Does not start: {plan.refusal}")
+    kv_range = _range(plan.kv_tokens_low, plan.kv_tokens_high)
+    say(f"KV pool        {format_tokens(plan.kv_tokens)} tokens{kv_range}, {format_gib(plan.kv_gib)}")
     if plan.bytes_per_slot:
-        slots = f"{format_tokens(plan.mamba_slots)} slots, {format_gib(plan.mamba_gib)}"
-        say(f"State pool     {slots}, {format_bytes(plan.bytes_per_slot)} a slot, {plan.slots_per_request} a request")
+        slots = f"{format_tokens(plan.mamba_slots)} slots{_range(plan.mamba_slots_low, plan.mamba_slots_high)}"
+        a_slot = f"{format_bytes(plan.bytes_per_slot)} a slot, {plan.slots_per_request} a request"
+        say(f"State pool     {slots}, {format_gib(plan.mamba_gib)}, {a_slot}")
     asked = f" of {plan.requests_asked} asked" if plan.requests_asked is not None else ""
     say(f"Requests       {plan.max_running_requests} at once{asked}")
     say(f"Longest input  {format_tokens(plan.longest_input_tokens)} tokens")
@@ -104,6 +154,35 @@ def _say(plan: Plan) -> None:
     say(f"Free at ready  {format_gib(plan.ready_free_gib)} (lowest {format_gib(plan.lowest_free_gib)})")
     for term in plan.terms:
         say(f"  {term.label:<32}{format_gib(term.gib):>12}  {term.source}")
-    if plan.findings:
-        say("Findings")
-        say_findings(plan.findings)
+
+
+def _range(low: int | None, high: int | None) -> str:
+    """What two printed decimals leave open, where they leave anything open."""
+    if low is None or high is None or low == high:
+        return ""
+    return f" ({format_tokens(low)} to {format_tokens(high)})"
+
+
+def _say_sources(plan: Plan) -> None:
+    """Each input with its value, where one number says it, and where it comes from."""
+    say("Worked out from")
+    terms = {term.name: term.gib for term in plan.terms}
+    values = {name: format_gib(gib) for name, gib in terms.items()} | {
+        "sglang_version": plan.sglang_version,
+        "card": _gib(plan.card_gib),
+        "free_before": _gib(plan.free_before_gib),
+        "free_after": _gib(plan.free_after_gib),
+        "startup_loss": format_gib(plan.startup_loss_gib, 3),
+        "context": format_gib(max(0.0, terms.get("context", 0.0) - plan.startup_loss_gib)),
+        "bytes_per_slot": f"{plan.bytes_per_slot:,}",
+        "bytes_per_token": f"{plan.bytes_per_token:,}",
+        "max_running_requests": str(plan.in_force.get("max_running_requests", plan.requests_asked)),
+        "max_mamba_cache_size": str(plan.mamba_slots),
+    }
+    for name, source in plan.sources.items():
+        value = values.get(name, str(plan.in_force.get(name, "")))
+        say(f"  {_INPUTS.get(name, name):<32}{value:>12}  {source}")
+
+
+def _gib(gib: float | None) -> str:
+    return "" if gib is None else format_gib(gib)

@@ -26,6 +26,7 @@ from tuner.session.session import Session
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A flag to change; repeatable.")
 @click.option("--note", default="", metavar="TEXT", help="A note kept with the round.")
 @click.option("--stop-after", is_flag=True, help="Stop the server when the round is over.")
+@click.option("--force", is_flag=True, help="Start even what SGLang would surely refuse.")
 @json_option
 @command
 def run_command(
@@ -35,6 +36,7 @@ def run_command(
     assignments: tuple[str, ...],
     note: str,
     stop_after: bool,
+    force: bool,
     as_json: bool,
 ) -> int:
     """Run one round on PRESET (a name, or a recipe file): start the server, check it, record it."""
@@ -49,7 +51,7 @@ def run_command(
     session = Session(Home.find())
     try:
         round_ = session.run_round(
-            recipe, note=note, publish=narrator(quiet=as_json), cancel=cancel, stop_after=stop_after
+            recipe, note=note, publish=narrator(quiet=as_json), cancel=cancel, stop_after=stop_after, force=force
         )
     finally:
         session.close()

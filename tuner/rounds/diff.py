@@ -67,8 +67,11 @@ def _flags(old: Round, new: Round) -> Iterator[Change]:
 
 
 def _effective(old: Round, new: Round) -> Iterator[Change]:
+    asked = changed_values(old.recipe.flags, new.recipe.flags)
     changed = changed_values(old.effective, new.effective)
-    yield from _values({name: pair for name, pair in changed.items() if name not in _DRAWN_ANEW})
+    # What took effect as asked is said once, among the flags.
+    news = {name: pair for name, pair in changed.items() if name not in _DRAWN_ANEW and asked.get(name) != pair}
+    yield from _values(news)
     yield from _values(changed_values({"SGLang": old.sglang_version}, {"SGLang": new.sglang_version}))
     yield from _values(changed_values({"driver": old.driver_version}, {"driver": new.driver_version}))
 

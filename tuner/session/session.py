@@ -37,6 +37,9 @@ from tuner.session.solving import solved
 
 Publish = Callable[[Event], None]
 
+#: A day at this pace is some 9,000 readings: a chart needs no more, and the file stays small.
+_KEEP_EVERY_S = 10.0
+
 #: Rounds looked back upon for a calibration, and for the accuracy of plans.
 _LOOK_BACK = 50
 
@@ -81,6 +84,7 @@ class Session:
         self.history = History(home.database)
         self._probes: dict[tuple[bool, int], GpuProbe] = {}
         self._watched: _Watched | None = None
+        self._kept_at = 0.0
         self._lock = threading.Lock()
         settle(self.history, self._supervisor(simulated=False, port=0))
 
@@ -203,6 +207,7 @@ class Session:
         running = self.running()
         with self._lock:
             readings = self._read(running)
+            self._keep(running, readings)
         probe = self._probe(running.handle.recipe) if running is not None else self._probe_by(False, 0)
         gpus = probe.read()
         return Look(time.time(), running, readings, tuple(gpus), running is not None)
@@ -221,6 +226,14 @@ class Session:
         if self._watched is None:
             self._watched = _Watched(running, loop.api_key(running.handle.recipe, self.environ))
         return self._watched.read()
+
+    def _keep(self, running: Running | None, readings: Readings | None) -> None:
+        """Keeps a reading with its round now and then: what is charted later."""
+        if running is None or running.round is None or readings is None:
+            return
+        if readings.at - self._kept_at >= _KEEP_EVERY_S:
+            self._kept_at = readings.at
+            self.history.add_samples(running.round.number, [readings])
 
     def _estimates(self, recipe: Recipe) -> dict[str, float]:
         before = self.history.last((RoundState.VERIFIED, RoundState.UNVERIFIED), simulated=recipe.simulated)

@@ -1,0 +1,16 @@
+"""Needs to flags, with the findings of what comes out. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tuner.doctor import diagnose_plan
+from tuner.planner.model import PlanInputs
+from tuner.planner.solve import Need, Solution, solve
+
+
+def solved(inputs: PlanInputs, need: Need) -> Solution:
+    """``planner.solve`` with the findings of the plan it proposes. Raises CannotPlan with one sentence."""
+    solution = solve(inputs, need)
+    findings = diagnose_plan(solution.inputs, solution.plan)
+    return msgspec.structs.replace(solution, plan=msgspec.structs.replace(solution.plan, findings=findings))
