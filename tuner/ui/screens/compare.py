@@ -41,6 +41,10 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     new_samples: tuple[Readings, ...] = ()
 
 
+#: Fewer readings than this make no line worth looking at: the pools are drawn instead.
+_ENOUGH_SAMPLES = 6
+
+
 class DiffTable(Widget):
     """The difference, or the sentence that says why there is none."""
 
@@ -184,7 +188,7 @@ class CompareScreen(Place):
         place.display = shown
         self.set_class(shown and self.size.height < 34, "-chart-only")
         if shown and self.pair is not None:
-            measured = bool(self.pair.old_samples or self.pair.new_samples)
+            measured = min(len(self.pair.old_samples), len(self.pair.new_samples)) >= _ENOUGH_SAMPLES
             self.query_one(PairBars).pair = self.pair
             self.query_one(PairBars).display = not measured
             self._chart(place, self.pair, shown=measured)

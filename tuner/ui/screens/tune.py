@@ -309,4 +309,6 @@ class TuneScreen(Place):
         self.app.call_from_thread(self._brief, tuple(lines))
 
     def _brief(self, lines: tuple[RoundSummary, ...]) -> None:
-        self.query_one(RoundsBrief).lines = lines
+        # The answer of a thread may come after the screen has gone.
+        for brief in self.query(RoundsBrief):
+            brief.lines = lines

@@ -1,0 +1,116 @@
+"""Makes the pictures of the README from the app itself, on the stand-in server: ``python screenshots/make.py``.
+
+The stand-in runs in a home of its own and is stopped at the end; every picture shows its mark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import resvg_py
+from textual.pilot import Pilot
+
+from tuner.paths import Home, find_preset
+from tuner.recipe import load
+from tuner.recipe.model import Recipe
+from tuner.session.session import Session
+from tuner.ui.app import TunerApp
+from tuner.ui.widgets.slider import Slider
+
+HERE = Path(__file__).parent
+WIDE, SMALL = (120, 36), (80, 24)
+LIMIT_S = 60.0
+
+
+def keep(app: TunerApp, name: str) -> None:
+    """Writes the screen as PNG. Textual's SVG asks for a font that is not here; DejaVu has the block characters."""
+    svg = app.export_screenshot().replace("Fira Code", "DejaVu Sans Mono")
+    (HERE / f"{name}.png").write_bytes(bytes(resvg_py.svg_to_bytes(svg_string=svg)))
+
+
+async def until(pilot: Pilot[None], true: Callable[[], bool]) -> None:
+    """Lets the app work until something is true; ends the script when it never comes."""
+    for _ in range(int(LIMIT_S / 0.1)):
+        if true():
+            return
+        await pilot.pause(0.1)
+    raise SystemExit("What the pictures wait for never came.")
+
+
+def recipe() -> Recipe:
+    """The demo, on a port nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return load(find_preset("demo", Home.find())).with_flags({"port": port})
+
+
+async def drag_ratio(pilot: Pilot[None], cells: int) -> None:
+    """Takes the ratio slider's knob and moves it, without letting go."""
+    slider = pilot.app.screen.query_one("#mamba_full_memory_ratio", Slider)
+    line = slider.render().plain
+    start = line.index("●")
+    await pilot.mouse_down(slider, offset=(start, 0))
+    for step in range(1, abs(cells) + 1):
+        await pilot.hover(slider, offset=(start + (step if cells > 0 else -step), 0))
+
+
+async def tour(session: Session, first: Recipe) -> None:
+    """One walk through the app at the comfortable size."""
+    app = TunerApp(session, first, demo=True)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: session.history.count() == 1 and session.history.get(1).state == "verified")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.inputs is not None and app.inputs.calibrated_by == "r1")
+        await drag_ratio(pilot, -6)
+        await pilot.pause(1.5)
+        keep(app, "tune-drag")
+        slider = app.screen.query_one("#mamba_full_memory_ratio", Slider)
+        await pilot.mouse_up(slider, offset=(slider.render().plain.index("●"), 0))
+        await pilot.press("R")
+        await pilot.pause(0.5)
+        keep(app, "restart")
+        await pilot.press("y")
+        await pilot.pause(3.5)
+        keep(app, "starting")
+        await until(pilot, lambda: session.history.count() == 2 and session.history.get(2).state == "verified")
+        await pilot.press("escape", "3")
+        await pilot.pause(1.0)
+        keep(app, "compare")
+        await pilot.press("2")
+        await pilot.pause(1.0)
+        keep(app, "rounds")
+        await pilot.press("4")
+        await pilot.pause(1.0)
+        keep(app, "log")
+
+
+async def small(session: Session, first: Recipe) -> None:
+    """The Tune screen on the smallest terminal."""
+    app = TunerApp(session, first, demo=True)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: app.inputs is not None and app.inputs.calibrated_by == "r2")
+        await pilot.pause(1.5)
+        keep(app, "tune-80x24")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["TUNER_HOME"] = folder
+        session = Session(Home.find())
+        try:
+            first = recipe()
+            asyncio.run(tour(session, first))
+            asyncio.run(small(session, first))
+        finally:
+            session.stop(publish=lambda event: None)
+            session.close()
+
+
+if __name__ == "__main__":
+    main()
