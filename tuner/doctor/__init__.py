@@ -11,20 +11,22 @@ from tuner.doctor.deaths import cause_of_death
 from tuner.doctor.plan_rules import RULES as _PLAN_RULES
 from tuner.doctor.round_rules import not_effective
 from tuner.findings import Finding, Severity
-from tuner.planner.model import Plan, PlanInputs
+from tuner.planner.model import HEADROOM_GIB, Plan, PlanInputs
 from tuner.planner.preflight import flag_conflicts
 from tuner.serverlog.model import BootFacts, Phase
 
 _ORDER = {Severity.FATAL: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
-def diagnose_log(facts: BootFacts, text_tail: Sequence[str] = (), *, died: bool = False) -> tuple[Finding, ...]:
+def diagnose_log(
+    facts: BootFacts, text_tail: Sequence[str] = (), *, died: bool = False, headroom_gib: float = HEADROOM_GIB
+) -> tuple[Finding, ...]:
     """What a server log tells: the cause of a death, or else what is worth saying of its pools.
 
     ``text_tail`` are lines of the log, at least the last ones. ``died``: the process is known to be gone without
-    having been asked, though its log does not say so.
+    having been asked, though its log does not say so. ``headroom_gib``: free VRAM at ready that is wanted.
     """
-    case = LogCase(facts, text_tail, died=died or facts.phase == Phase.DEAD)
+    case = LogCase(facts, text_tail, died=died or facts.phase == Phase.DEAD, headroom_gib=headroom_gib)
     if case.died:
         # Advice on pools beside it would only blur what it died of.
         cause = cause_of_death(case)

@@ -12,8 +12,6 @@ from tuner.units import format_gib, format_tokens
 
 Rule = Callable[[LogCase], Finding | None]
 
-#: Free VRAM that should be left at ready, GiB: loading and capture peak above the steady state (field article B).
-HEADROOM_GIB = 4.4
 #: A pool this little above the context is lost by the next upgrade (408 tokens were, in one report).
 _THIN = 0.01
 _SPEC_SHARE = 0.15
@@ -155,9 +153,9 @@ def _ratio_misfit(case: LogCase) -> Finding | None:
 
 def _low_headroom(case: LogCase) -> Finding | None:
     free, cut = case.facts.available_gib, case.find(_PREFILL_GRAPHS)
-    if free is None or free >= HEADROOM_GIB:
+    if free is None or free >= case.headroom_gib:
         return None
-    evidence = [f"free after the start: {format_gib(free)}, wanted: {format_gib(HEADROOM_GIB)}"]
+    evidence = [f"free after the start: {format_gib(free)}, wanted: {format_gib(case.headroom_gib)}"]
     if cut:
         evidence.append(cut.line)
     return finding(
@@ -167,7 +165,7 @@ def _low_headroom(case: LogCase) -> Finding | None:
         evidence=evidence,
         remedy="Long prompts and compilations take memory outside the pools: lower mem_fraction_static, "
         "or watch the first long inputs.",
-        flags=_lower_fraction(case, HEADROOM_GIB - free),
+        flags=_lower_fraction(case, case.headroom_gib - free),
     )
 
 

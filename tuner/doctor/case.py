@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tuner.findings import Finding, FindingId, Severity
+from tuner.planner.model import HEADROOM_GIB
 from tuner.redact import redact_text
 from tuner.serverlog import records
 from tuner.serverlog.model import BootFacts, Phase
@@ -34,10 +35,13 @@ class Seen(NamedTuple):
 
 
 class LogCase:
-    """Facts and lines of one start. ``died``: it ended without being asked to."""
+    """Facts and lines of one start. ``died``: it ended without being asked to; ``headroom_gib``: free VRAM wanted."""
 
-    def __init__(self, facts: BootFacts, text_tail: Iterable[str], died: bool) -> None:
+    def __init__(
+        self, facts: BootFacts, text_tail: Iterable[str], *, died: bool, headroom_gib: float = HEADROOM_GIB
+    ) -> None:
         self.facts = facts
+        self.headroom_gib = headroom_gib
         self.died = died
         tail = [record.text for line in text_tail for record in records(line)]
         self.tail = tail

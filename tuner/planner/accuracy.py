@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from tuner.planner.model import Plan
+from tuner.planner.model import AFTER_SUMMARY_GIB, Plan
 from tuner.units import format_gib, format_tokens
 
 
@@ -55,7 +55,7 @@ def accuracy(predicted: Plan, facts: Came) -> Accuracy:
         requests_predicted=predicted.max_running_requests,
         requests_actual=facts.max_running_requests,
         ready_free_predicted=predicted.ready_free_gib,
-        ready_free_actual=facts.available_gib,
+        ready_free_actual=facts.available_gib - AFTER_SUMMARY_GIB if facts.available_gib is not None else None,
         calibrated_by=predicted.calibrated_by,
     )
 

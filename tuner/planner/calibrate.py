@@ -17,7 +17,7 @@ from tuner.planner.asked import ALIASES
 from tuner.planner.budget import RUNTIME_BYTES_PER_TOKEN, Pieces
 from tuner.planner.forward import Resolved, charged_for, pieces_at, resolve
 from tuner.planner.graphs import captured_sizes, guess_gib
-from tuner.planner.model import GIB, CannotPlan, PlanInputs, Source, Sourced
+from tuner.planner.model import AFTER_SUMMARY_GIB, GIB, CannotPlan, PlanInputs, Source, Sourced
 
 #: A printed GiB may be off by half its last decimal.
 _ROUNDING_GIB = 0.005
@@ -30,8 +30,6 @@ _LOSS_RANGE = (0.0, 0.4)
 _LARGEST_SURPRISE_GIB = 1.5
 #: Printed bytes of a slot or token that differ more than this from the shape's are of another model.
 _LARGEST_BYTES_FACTOR = 1.35
-#: What a process still takes between the summary line and the card's own reading at ready (recordings: 0.06).
-_AFTER_SUMMARY_GIB = 0.06
 #: A CUDA context takes no less and no more: outside of it something else on the card has changed meanwhile.
 _CONTEXT_RANGE = (0.2, 2.5)
 #: The same for what a process holds beside everything named (a large expert model: its workspaces).
@@ -331,7 +329,7 @@ def _fit_runtime(inputs: PlanInputs, facts: BootLog, own_share_gib: float | None
     if own_share_gib is not None:
         told.append(own_share_gib - inputs.context_gib - inputs.startup_loss_gib - named)
     if facts.available_gib is not None:
-        told.append(inputs.free_before.gib - facts.available_gib + _AFTER_SUMMARY_GIB - named)
+        told.append(inputs.free_before.gib - facts.available_gib + AFTER_SUMMARY_GIB - named)
     by_tokens = facts.kv_tokens * RUNTIME_BYTES_PER_TOKEN / GIB
     base = next((t - by_tokens for t in told if _RUNTIME_RANGE[0] <= t - by_tokens <= _RUNTIME_RANGE[1]), None)
     return inputs if base is None else msgspec.structs.replace(inputs, runtime_gib=base)

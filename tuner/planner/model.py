@@ -15,6 +15,11 @@ GIB = 1 << 30
 #: Free memory is read at the end of "Init torch distributed" and never printed; the printed
 #: "Load weight begin. avail mem" is this much smaller (SGLang 0.5.17 on one H200, GiB).
 STARTUP_LOSS_GIB = 0.066
+#: Free GiB at ready that a start should leave unless set: loading and capture peak above the steady state, and long
+#: prompts need room beside the pools (field report of fifteen rounds on 48 GB).
+HEADROOM_GIB = 4.4
+#: What a server still takes between its summary line and the card's own reading at ready (same recordings, GiB).
+AFTER_SUMMARY_GIB = 0.06
 #: What the CUDA context of a start takes before that first reading (same recordings, GiB).
 CONTEXT_GIB = 0.604
 
@@ -64,7 +69,7 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     draft_returned_gib: float | None = None
     #: Name of the round whose boot log calibrates this plan ("r3"), or None.
     calibrated_by: str | None = None
-    headroom_line_gib: float = 4.4
+    headroom_line_gib: float = HEADROOM_GIB
     #: Environment of the start: a few SGLANG_* variables change the sizing.
     environment: dict[str, str] = {}
     #: Memory taken between the last "Load weight end" and the sizing, GiB (calibrated).

@@ -14,14 +14,21 @@ from tuner.planner.asked import read_flags
 from tuner.planner.calibrate import calibrate
 from tuner.planner.conditions import Conditions, conditions, void_reason
 from tuner.planner.forward import pin_draft
-from tuner.planner.model import CONTEXT_GIB, GIB, STARTUP_LOSS_GIB, CannotPlan, PlanInputs, Source, Sourced
+from tuner.planner.model import (
+    CONTEXT_GIB,
+    GIB,
+    HEADROOM_GIB,
+    STARTUP_LOSS_GIB,
+    CannotPlan,
+    PlanInputs,
+    Source,
+    Sourced,
+)
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import Round
 from tuner.serverlog.model import BootFacts
 from tuner.units import format_gib
 
-#: Free GiB at ready that a plan should leave, unless set: loading and capture peak above the steady state.
-DEFAULT_HEADROOM_GIB = 4.4
 #: What is planned for when no interpreter, log or setting tells the version.
 DEFAULT_VERSION = "0.5.17"
 #: Memory of the card that comes and goes without a meaning; above it a boot log's free memory is moved to today's.
@@ -161,7 +168,7 @@ def _uncalibrated(
         free_before=_free_before(given, here, rounds),
         free_after=Sourced(0.0, Source.ESTIMATE),
         card_gib=card.total_mib / 1024 if card and card.total_mib else None,
-        headroom_line_gib=recipe.tuner.headroom_gib if recipe.tuner.headroom_gib is not None else DEFAULT_HEADROOM_GIB,
+        headroom_line_gib=recipe.tuner.headroom_gib if recipe.tuner.headroom_gib is not None else HEADROOM_GIB,
     )
     source = Source.MEASURED if on_disk else Source.ESTIMATE
     ranks = _ranks(inputs)
