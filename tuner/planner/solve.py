@@ -377,15 +377,14 @@ def _search_fraction(
     found = at(step)
     if found is None:
         return None
+    left = format_gib(found[0].ready_free_gib)
     raised = not isinstance(current, int | float) or step > current * _STEP
     if pools is None:
         reason = f"A fraction of {step / _STEP:g} is the most that leaves {format_gib(headroom)} free at ready."
     elif raised:
-        reason = (
-            f"A fraction of {step / _STEP:g} gives the pools what they need and leaves {format_gib(headroom)} free."
-        )
+        reason = f"A fraction of {step / _STEP:g} gives the pools what they need and leaves {left} free."
     else:
-        reason = f"A fraction of {step / _STEP:g} leaves {format_gib(headroom)} free at ready."
+        reason = f"A fraction of {step / _STEP:g} leaves {left} free at ready."
     return found[1], (reason,)
 
 
