@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tuner.modelcard import ModelError, ModelShape, shape_from_config
+from tuner.modelcard.reader import shown
 
 #: A config.json is a few KiB; a safetensors header of a large shard a few MiB.
 _LARGEST_CONFIG = 16 << 20
@@ -42,7 +43,7 @@ def load_shape(path: str | Path) -> ModelShape:
     Raises ModelError with one sentence when there is none or it cannot be read.
     """
     text = str(path)
-    place = Path(text).expanduser()
+    place = _expanded(text)
     if "/" not in text and not text.endswith(".json") and not place.exists():
         return _packaged(text)
     if place.is_dir():
@@ -52,13 +53,27 @@ def load_shape(path: str | Path) -> ModelShape:
         name = place.stem if place.stem != "config" else place.parent.name
     if not place.exists():
         raise ModelError(f"There is no {place}: give a model folder, its config.json, or one of {_names()}.")
+    if not place.is_file():
+        raise ModelError(f"{place} is not a file: give a model folder, its config.json, or one of {_names()}.")
     try:
-        if place.stat().st_size > _LARGEST_CONFIG:
+        with place.open("rb") as file:
+            content = file.read(_LARGEST_CONFIG + 1)
+        if len(content) > _LARGEST_CONFIG:
             raise ModelError(f"{place} is {place.stat().st_size >> 20} MiB: a config.json is never that large.")
-        content = place.read_bytes()
     except OSError as error:
         raise ModelError(f"{place} cannot be read: {error.strerror or error}.") from error
     return shape_from_config(_parsed(content, place), name)
+
+
+def _expanded(path: str | Path) -> Path:
+    """``path`` with "~" replaced. Raises ModelError for what the system cannot take as a path."""
+    try:
+        place = Path(path).expanduser()
+        place.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        raise ModelError(f"{shown(str(path))} cannot be a path ({reason}): give a model folder.") from error
+    return place
 
 
 def _names() -> str:
@@ -91,7 +106,7 @@ def weights_on_disk(model_dir: str | Path) -> WeightBytes | None:
 
     Only headers are read, never weights. A damaged shard is told as ModelError with one sentence.
     """
-    folder = Path(model_dir).expanduser()
+    folder = _expanded(model_dir)
     try:
         shards = sorted(folder.glob("*.safetensors"))
     except OSError as error:
@@ -131,16 +146,23 @@ def _tensor_sizes(shard: Path) -> dict[str, int]:
             header = msgspec.json.decode(file.read(length))
     except OSError as error:
         raise ModelError(f"{shard} cannot be read: {error.strerror or error}.") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ModelError(f"{shard} has a damaged header ({error}): download it again.") from error
     if not isinstance(header, dict):
         raise ModelError(f"{shard} has a damaged header: download it again.")
     sizes: dict[str, int] = {}
     for name, entry in header.items():
         offsets = entry.get("data_offsets") if isinstance(entry, dict) else None
-        if name != "__metadata__" and isinstance(offsets, list) and len(offsets) == 2:
-            sizes[name] = int(offsets[1]) - int(offsets[0])
+        if name == "__metadata__" or offsets is None:
+            continue
+        if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_offset(offset) for offset in offsets):
+            raise ModelError(f"{shard} has a damaged header (tensor {shown(name)}): download it again.")
+        sizes[name] = max(0, offsets[1] - offsets[0])
     return sizes
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def per_rank_gib(total_bytes: int, ranks: int) -> float:

@@ -10,10 +10,12 @@ from pathlib import Path
 import platformdirs
 
 from tuner.recipe.model import RecipeError
+from tuner.text import clip, plain
 
 HOME_VARIABLE = "TUNER_HOME"
 _APP = "tuner"
 _PRIVATE = 0o700
+_SHOWN_CELLS = 80
 
 
 class HomeError(Exception):
@@ -133,15 +135,21 @@ def find_preset(name_or_path: str, home: Home) -> Path:
 
     Raises ``RecipeError`` that lists what there is.
     """
-    given = Path(name_or_path).expanduser()
-    if given.is_file():
+    try:
+        given = Path(name_or_path).expanduser()
+        is_file, is_folder = given.is_file(), given.is_dir()
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+        shown = clip(plain(name_or_path), _SHOWN_CELLS)
+        raise RecipeError(f"{shown} can be no preset or file: {reason}.") from error
+    if is_file:
         return given
     presets = list_presets(home)
     is_name = len(given.parts) == 1 or given.parts[:-1] == ("presets",)
     stem = given.name.removesuffix(".toml")
     if is_name and stem in presets:
         return presets[stem]
-    if given.is_dir():
+    if is_folder:
         raise RecipeError(f"{name_or_path} is a folder: name the config.toml or settings.json in it.")
     known = ", ".join(presets) or "none"
     raise RecipeError(f"There is no preset or file {name_or_path!r}. Presets: {known}.")

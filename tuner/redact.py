@@ -21,6 +21,9 @@ _MODEL_TOKEN_NAME = re.compile(
     r"(?:^|_)(?:eos|bos|pad|unk|sep|cls|mask|image|video|audio|per|new|stop|first|last|next|mm|end|start|think)_token$"
 )
 
+#: Levels of lists and tables that are looked into; no answer of SGLang has a tenth of them.
+_DEEPEST = 64
+
 _NOT_A_SECRET = frozenset({"", "none", "null", "true", "false", HIDDEN})
 _QUOTED = r'"(?:\\.|[^"\\\n])*"?|\'(?:\\.|[^\'\\\n])*\'?'
 _TELLING = r"(?:api[_.-]?key|secret|passw|authorization|credential|private[_.-]?key|cookie|token)"
@@ -48,14 +51,23 @@ _KNOWN_SHAPES = re.compile(
 def redact(value: Any) -> Any:
     """A copy of ``value`` without secrets: mappings by key, lists also by the flag before, text by its shape.
 
-    ``${NAME}`` stays: it names a variable and tells nothing.
+    ``${NAME}`` stays: it names a variable and tells nothing. What lies deeper than 64 levels is hidden unseen.
     """
+    return _redacted(value, _DEEPEST)
+
+
+def _redacted(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return redact_text(value)
+    if isinstance(value, Mapping | list | tuple) and depth <= 0:
+        return HIDDEN
     if isinstance(value, Mapping):
-        return {k: _hidden(k, v) if isinstance(k, str) and _is_secret_name(k) else redact(v) for k, v in value.items()}
+        return {
+            k: _hidden(k, v, depth - 1) if isinstance(k, str) and _is_secret_name(k) else _redacted(v, depth - 1)
+            for k, v in value.items()
+        }
     if isinstance(value, list | tuple):
-        items = _redact_items(value)
+        items = _redact_items(value, depth - 1)
         return items if isinstance(value, list) else tuple(items)
     return value
 
@@ -70,23 +82,25 @@ def redact_text(text: str) -> str:
     return _KNOWN_SHAPES.sub(HIDDEN, text)
 
 
-def _redact_items(items: list[Any] | tuple[Any, ...]) -> list[Any]:
+def _redact_items(items: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
     out: list[Any] = []
     secret_next = False
     for item in items:
         is_flag = isinstance(item, str) and item.startswith("--")
         name = item[2:] if is_flag else ""
-        out.append(_hidden(name, item) if secret_next and not is_flag else redact(item))
+        out.append(_hidden(name, item, depth) if secret_next and not is_flag else _redacted(item, depth))
         secret_next = is_flag and "=" not in name and _is_secret_name(name)
     return out
 
 
-def _hidden(name: str, value: Any) -> Any:
+def _hidden(name: str, value: Any, depth: int) -> Any:
     """``value`` of the telling name ``name``, hidden down to its leaves; what cannot be a secret stays."""
+    if isinstance(value, Mapping | list | tuple) and depth <= 0:
+        return HIDDEN
     if isinstance(value, Mapping):
-        return {k: _hidden(name, v) for k, v in value.items()}
+        return {k: _hidden(name, v, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_hidden(name, v) for v in value)
+        return type(value)(_hidden(name, v, depth - 1) for v in value)
     if isinstance(value, str):
         return value if _tells_nothing(value) else HIDDEN
     if isinstance(value, int | float) and not isinstance(value, bool):

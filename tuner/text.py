@@ -9,10 +9,11 @@ from wcwidth import wcswidth, wcwidth
 _ZERO_WIDTH_JOINER = "\u200d"
 
 # Each string-type sequence ends at its terminator; without one only its introducer goes, so a cut log loses no text.
+# None runs on over the next introducer: a line of nothing but introducers would be searched to its end from each.
 _UNSAFE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC: titles, links, clipboard
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
+    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x90\x98\x9c-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC: titles, links, clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x90\x98\x9c-\x9f]*(?:\x1b\\|\x9c)"  # DCS, SOS, PM, APC
     r"|\x1b[ -/]*[0-~]"  # two-character sequences
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # C0 and C1 controls but line feed and tab
     r"|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # direction marks and overrides

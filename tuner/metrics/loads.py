@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -34,13 +35,14 @@ class Loads(msgspec.Struct, frozen=True, kw_only=True):
 
     def total(self, field: str) -> float | None:
         """Sum of a field over the ranks that have it."""
-        values = [v for load in self.loads if (v := getattr(load, field)) is not None]
+        values = [v for load in self.loads if (v := getattr(load, field)) is not None and math.isfinite(v)]
         return sum(values) if values else None
 
     @property
     def acceptance_length(self) -> float | None:
         """Mean acceptance length of the ranks that speculate."""
-        lengths = [s.accept_length for load in self.loads if (s := load.speculative) and s.accept_length]
+        found = (load.speculative.accept_length for load in self.loads if load.speculative)
+        lengths = [length for length in found if length and math.isfinite(length)]
         return sum(lengths) / len(lengths) if lengths else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,11 @@ _HISTOGRAMS = {
     "itl": "inter_token_latency_seconds",
     "e2e": "e2e_request_latency_seconds",
 }
+#: Longest page that is read, in characters without its comments; a real one has 100,000 for some ranks.
+_LONGEST = 2_000_000
 _STARTUP = ("startup_time_seconds", "engine_startup_time")
 
+_TYPE_OF_OURS = re.compile(rf"# +TYPE +{_PREFIX}")
 _WANTED = frozenset(
     _PREFIX + name
     for name in (
@@ -114,20 +118,23 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_metrics(text: str) -> Snapshot:
-    """Read the text of ``/metrics`` (SGLang 0.5.5 to 0.5.23). NaN values are left out.
+    """Read the text of ``/metrics`` (SGLang 0.5.5 to 0.5.23). Values that are no finite numbers are left out.
 
     Raises ``MetricsError`` when it is not the exposition format, or holds no SGLang metric.
     """
     # The package brings an HTTP server with it: 50 ms that a plan or a log need not pay.
     from prometheus_client.parser import text_string_to_metric_families
 
+    page = _samples_of(text)
+    if len(page) > _LONGEST:
+        raise MetricsError(f"/metrics answered with {len(page):,} characters of values: SGLang's are a tenth of that.")
     by_name: dict[str, list[Sample]] = {}
     try:
-        for family in text_string_to_metric_families(text):
+        for family in text_string_to_metric_families(page):
             if family.name.startswith(_PREFIX):
                 for sample in family.samples:
                     by_name.setdefault(sample.name, [])
-                    if sample.name in _WANTED and not math.isnan(sample.value):
+                    if sample.name in _WANTED and math.isfinite(sample.value):
                         by_name[sample.name].append(sample)
     except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
         # The parser lets all of these through, depending on where the text breaks off.
@@ -141,6 +148,11 @@ def parse_metrics(text: str) -> Snapshot:
     values |= {field: _histogram(found, name) for field, name in _HISTOGRAMS.items()}
     startup = sorted((s.labels.get("phase", ""), s.value) for name in _STARTUP for s in found.get(_PREFIX + name, ()))
     return Snapshot(**values, startup=tuple(startup))
+
+
+def _samples_of(text: str) -> str:
+    """``text`` without other programs' comments: the parser is slow, and nothing bounds them."""
+    return "".join(line for line in text.splitlines(keepends=True) if line[:1] != "#" or _TYPE_OF_OURS.match(line))
 
 
 def _one_rank_per_replica(samples: list[Sample]) -> list[Sample]:
@@ -157,7 +169,7 @@ def _one_rank_per_replica(samples: list[Sample]) -> list[Sample]:
 
 def _rank(sample: Sample) -> tuple[int, ...]:
     labels = (sample.labels.get(name, "") for name in ("pp_rank", "tp_rank", "moe_ep_rank"))
-    return tuple(int(x) if x.isascii() and x.isdigit() else 0 for x in labels)
+    return tuple(int(x) if x.isascii() and x.isdigit() and len(x) < 10 else 0 for x in labels)
 
 
 def _values(found: dict[str, list[Sample]], names: Iterable[str]) -> list[float]:
@@ -181,10 +193,20 @@ def _counter(found: dict[str, list[Sample]], name: str, mode: str | None) -> flo
 def _histogram(found: dict[str, list[Sample]], name: str) -> Histogram:
     buckets: dict[float, float] = {}
     for sample in found.get(f"{_PREFIX}{name}_bucket", ()):
-        bound = float(sample.labels["le"])
-        buckets[bound] = buckets.get(bound, 0.0) + sample.value
+        bound = _bound(sample)
+        if bound is not None:
+            buckets[bound] = buckets.get(bound, 0.0) + sample.value
     return Histogram(
         buckets=tuple(sorted(buckets.items())),
         count=sum(s.value for s in found.get(f"{_PREFIX}{name}_count", ())),
         sum=sum(s.value for s in found.get(f"{_PREFIX}{name}_sum", ())),
     )
+
+
+def _bound(sample: Sample) -> float | None:
+    """Upper bound of a bucket; None when its label is missing, no number or negative."""
+    try:
+        bound = float(sample.labels.get("le", ""))
+    except ValueError:
+        return None
+    return bound if bound >= 0 else None

@@ -14,6 +14,8 @@ from tuner.metrics.snapshot import Snapshot
 
 #: Rates over a minute would show a load long after it has ended.
 RATE_SECONDS = 10.0
+#: Whole numbers from here on are not exact, and no count comes near.
+_MOST = 2.0**53
 
 
 class _Look(NamedTuple):
@@ -154,7 +156,7 @@ def _slots(gauges: Snapshot, info: ServerInfo) -> tuple[int | None, int | None, 
         return (_whole(used), _whole(total), _whole(evictable)) if total else (None, None, None)
     slots = info.total("max_mamba_cache_size")
     if slots and gauges.mamba_usage is not None:
-        return round(gauges.mamba_usage * slots), slots, None
+        return _whole(gauges.mamba_usage * slots), slots, None
     return None, slots or None, None
 
 
@@ -181,4 +183,4 @@ def _zero_if(there: object) -> float | None:
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None or not math.isfinite(value) else round(value)
+    return None if value is None or not abs(value) < _MOST else round(value)

@@ -130,7 +130,7 @@ def _quantised_bytes(table: ConfigReader) -> float:
             for group in (groups.values() if isinstance(groups, dict) else ())
             if isinstance(group, dict) and isinstance(weights := group.get("weights"), dict)
         ]
-        bits = next((value for value in found if isinstance(value, int)), 8)
+        bits = next((value for value in found if isinstance(value, int) and 0 < value <= 32), 8)
     if bits >= 16:
         return bits / 8
     if bits == 8:

@@ -7,6 +7,10 @@ from typing import Any
 
 from tuner.probes.answers import ChatAnswer, GenerateAnswer
 
+#: Characters of an answer that are put together: ten times the longest context. More is a stream that never ends.
+LONGEST = 8_000_000
+#: No count of tokens is as large, and no larger whole number is exact everywhere.
+_MOST = 2**53
 #: The stream had an error event; the text is the server's own.
 _STREAM_ERROR = "The server broke off its answer: {}"
 
@@ -20,7 +24,12 @@ def _string(value: object) -> str:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MOST else None
+
+
+def _counts(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """``usage`` without numbers that are no counts."""
+    return {name: value for name, value in usage.items() if isinstance(value, Mapping) or _count(value) is not None}
 
 
 def error_text(body: object) -> str:
@@ -39,6 +48,11 @@ def finish_name(value: object) -> str | None:
     """``finish_reason`` as a word: "/generate" gives ``{"type": "length", ...}``, chat a string."""
     kind = value.get("type") if isinstance(value, Mapping) else value
     return kind if isinstance(kind, str) else None
+
+
+def _check_length(characters: int) -> None:
+    if characters > LONGEST:
+        raise ValueError("answer too long")
 
 
 class GenerateAssembly:
@@ -68,6 +82,7 @@ class GenerateAssembly:
         whole = len(ids) == total if isinstance(ids, list) and total is not None else text.startswith(self._text)
         piece = text[len(self._text) :] if whole else text
         self._text = text if whole else self._text + text
+        _check_length(len(self._text))
         self._meta = dict(meta) or self._meta
         if piece or (total or 0) > self._tokens:
             self._times.append(at_s)
@@ -78,7 +93,9 @@ class GenerateAssembly:
     def answer(self, status: int | None, total_s: float, error: str, *, streamed: bool) -> GenerateAnswer:
         """The answer so far; ``error`` goes before one found in the stream."""
         usage: dict[str, Any] = {
-            name: self._meta[name] for name in ("prompt_tokens", "completion_tokens") if name in self._meta
+            name: count
+            for name in ("prompt_tokens", "completion_tokens")
+            if (count := _count(self._meta.get(name))) is not None
         }
         return GenerateAnswer(
             status=status,
@@ -105,6 +122,7 @@ class ChatAssembly:
         self._times: list[float] = []
         self._finish: str | None = None
         self._usage: dict[str, Any] = {}
+        self._length = 0
         self.error = ""
 
     def event(self, body: object, at_s: float) -> None:
@@ -115,7 +133,7 @@ class ChatAssembly:
             return
         usage = _mapping(chunk.get("usage"))
         if usage:
-            self._usage = dict(usage)
+            self._usage = _counts(usage)
         choices = chunk.get("choices")
         choice = _mapping(choices[0]) if isinstance(choices, list) and choices else {}
         self._finish = finish_name(choice.get("finish_reason")) or self._finish
@@ -131,6 +149,7 @@ class ChatAssembly:
         if not piece:
             return False
         into.append(piece)
+        self._grow(piece)
         if self._on_delta is not None:
             self._on_delta(kind, piece)
         return True
@@ -147,11 +166,17 @@ class ChatAssembly:
             )
             known["id"] = call.get("id") or known["id"]
             function = _mapping(call.get("function"))
+            # An empty call takes room too.
+            self._grow(" ", _string(function.get("name")), _string(function.get("arguments")))
             known["function"]["name"] += _string(function.get("name"))
             known["function"]["arguments"] += _string(function.get("arguments"))
             if self._on_delta is not None:
                 self._on_delta("tool_call", _string(function.get("arguments")))
         return bool(calls)
+
+    def _grow(self, *pieces: str) -> None:
+        self._length += sum(map(len, pieces))
+        _check_length(self._length)
 
     def answer(self, status: int | None, total_s: float, error: str, *, streamed: bool) -> ChatAnswer:
         """The answer so far; ``error`` goes before one found in the stream."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import pynvml
@@ -15,6 +16,12 @@ __all__ = ["GpuProbe", "NvmlProbe", "SimCardProbe", "probe_for"]
 
 _MIB = 1 << 20
 _T = TypeVar("_T")
+_PEER_REASONS = {
+    pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED: "not supported by the chipset",
+    pynvml.NVML_P2P_STATUS_GPU_NOT_SUPPORTED: "not supported by the GPU",
+    pynvml.NVML_P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "not supported between their sockets",
+    pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY: "turned off in the driver",
+}
 
 
 class GpuProbe(Protocol):
@@ -29,6 +36,9 @@ class GpuProbe(Protocol):
 
     def driver_version(self) -> str | None:
         """Version of the driver, "580.159.04"."""
+
+    def peers_apart(self, indexes: Sequence[int]) -> list[tuple[int, int, str]]:
+        """Pairs of these GPUs that cannot reach each other's memory, and why, in a few words."""
 
     def close(self) -> None:
         """Lets go of the driver."""
@@ -65,6 +75,17 @@ class NvmlProbe:
         """Version of the driver; None when it does not tell."""
         return _text(_ask(pynvml.nvmlSystemGetDriverVersion)) if self._open else None
 
+    def peers_apart(self, indexes: Sequence[int]) -> list[tuple[int, int, str]]:
+        """Pairs of these GPUs that cannot write to each other's memory, and why; what is not told is left out."""
+        if not self._open:
+            return []
+        apart = []
+        for one, other in itertools.combinations(indexes, 2):
+            status = _ask(_peer_status, one, other)
+            if status not in (None, pynvml.NVML_P2P_STATUS_OK, pynvml.NVML_P2P_STATUS_UNKNOWN):
+                apart.append((one, other, _PEER_REASONS.get(status, "not supported")))
+        return apart
+
     def close(self) -> None:
         """Shuts NVML down; later reads give nothing."""
         if self._open:
@@ -78,6 +99,13 @@ def _ask(call: Callable[..., _T], *arguments: Any) -> _T | None:
         return call(*arguments)
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None
+
+
+def _peer_status(one: int, other: int) -> int:
+    devices = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in (one, other)]
+    # Not CAPS_INDEX_READ: in nvidia-ml-py 12 and 13 that name is a tuple by mistake.
+    status: int = pynvml.nvmlDeviceGetP2PStatus(*devices, pynvml.NVML_P2P_CAPS_INDEX_WRITE)
+    return status
 
 
 def _sentence(error: pynvml.NVMLError) -> str:

@@ -6,8 +6,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
@@ -26,8 +26,11 @@ _GENERATION_TIMEOUT_S = 900.0
 _CONNECT_TIMEOUT_S = 5.0
 _CANCEL_POLL_S = 0.05
 _ERROR_CELLS = 300
+#: Longest text of /server_info that is kept, characters; the longest real one is a command line.
+_LONGEST_TEXT = 16_000
 
 _REACH_OF_STATUS = {404: Reach.OFF, 405: Reach.OFF, 401: Reach.LOCKED, 403: Reach.LOCKED}
+_T = TypeVar("_T")
 _CANCELLED = "The request was cancelled."
 
 
@@ -47,35 +50,31 @@ class ServerClient:
         self.url = url.rstrip("/")
         self._timeout = timeout
         self._generation_timeout = generation_timeout
-        self._headers = {b"Authorization": f"Bearer {api_key}".encode()} if api_key else {}
+        # A few bytes of a compressed answer can stand for gigabytes, so none is asked for or taken.
+        self._headers = {b"Accept-Encoding": b"identity"}
+        if api_key:
+            self._headers[b"Authorization"] = f"Bearer {api_key}".encode()
         # Loading the certificate store takes tens of milliseconds, which plain http to the own machine never needs.
         self._verify = self.url.startswith("https:")
-        self._client = httpx.Client(
-            trust_env=False,
-            timeout=httpx.Timeout(timeout, connect=_CONNECT_TIMEOUT_S),
-            headers=self._headers,
-            verify=self._verify,
-        )
 
     def close(self) -> None:
-        """Closes the connection."""
-        self._client.close()
+        """Nothing is held: each look and each generation has a connection of its own."""
 
     def health(self) -> int | None:
         """Status of ``/health``; None when nothing answers in time. Costs one generation and a second once up."""
-        try:
-            return self._client.get(f"{self.url}/health").status_code
-        except (httpx.HTTPError, httpx.InvalidURL):
-            return None
+        return asyncio.run(self._get("/health", _status))
 
     def loads(self) -> dict[str, Any] | Reach:
         """``/v1/loads`` (0.5.9+; 3 to 17 ms)."""
         return self._object("/v1/loads")
 
     def server_info(self) -> dict[str, Any] | Reach:
-        """``/server_info``, secrets redacted: the server shows its API keys in clear there."""
+        """``/server_info``, secrets redacted: the server shows its API keys in clear there.
+
+        Values of it are kept with a round, so texts are plain and of bounded length, and numbers fit any file.
+        """
         answer = self._object("/server_info")
-        return answer if isinstance(answer, Reach) else dict(redact(answer))
+        return answer if isinstance(answer, Reach) else dict(_presentable(redact(answer)))
 
     def model_info(self) -> dict[str, Any] | Reach:
         """``/model_info``: answers 200 as soon as the port is open."""
@@ -99,30 +98,29 @@ class ServerClient:
             return page
         try:
             answer = msgspec.json.decode(page)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Reach.NONSENSE
         return answer if isinstance(answer, dict) else Reach.NONSENSE
 
     def _page(self, path: str) -> bytes | Reach:
-        deadline = time.monotonic() + self._timeout
-        body = bytearray()
+        page = asyncio.run(self._get(path, _whole_page))
+        return Reach.UNREACHABLE if page is None else page
+
+    async def _get(self, path: str, take: Callable[[httpx.Response], Awaitable[_T]]) -> _T | None:
+        """What ``take`` makes of the answer; None when none comes in time, however slowly it trickles in."""
         try:
-            with self._client.stream("GET", self.url + path) as response:
-                if response.status_code != 200:
-                    return _REACH_OF_STATUS.get(
-                        response.status_code, Reach.UNREACHABLE if response.status_code >= 500 else Reach.NONSENSE
-                    )
-                for piece in response.iter_bytes():
-                    body += piece
-                    if len(body) > _MAX_BYTES:
-                        return Reach.NONSENSE
-                    if time.monotonic() > deadline:
-                        return Reach.UNREACHABLE
-        except httpx.DecodingError:
-            return Reach.NONSENSE
-        except (httpx.HTTPError, httpx.InvalidURL):
-            return Reach.UNREACHABLE
-        return bytes(body)
+            async with (
+                asyncio.timeout(self._timeout),
+                self._connection(self._timeout) as client,
+                client.stream("GET", self.url + path) as response,
+            ):
+                return await take(response)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+            return None
+
+    def _connection(self, timeout_s: float) -> httpx.AsyncClient:
+        timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
+        return httpx.AsyncClient(trust_env=False, timeout=timeout, headers=self._headers, verify=self._verify)
 
     def generate(
         self,
@@ -161,10 +159,7 @@ class ServerClient:
         self, path: str, body: dict[str, Any], take: Callable[[object, float], None], cancel: threading.Event | None
     ) -> _End:
         exchange = _Exchange(take)
-        timeout = httpx.Timeout(self._generation_timeout, connect=_CONNECT_TIMEOUT_S)
-        async with httpx.AsyncClient(
-            trust_env=False, timeout=timeout, headers=self._headers, verify=self._verify
-        ) as client:
+        async with self._connection(self._generation_timeout) as client:
             exchange.begin()
             task = asyncio.ensure_future(exchange.run(client, self.url + path, body))
             while not task.done():
@@ -176,6 +171,20 @@ class ServerClient:
             if not task.cancelled():
                 task.result()
         return exchange.end(self.url, self._generation_timeout)
+
+
+async def _status(response: httpx.Response) -> int:
+    return response.status_code
+
+
+async def _whole_page(response: httpx.Response) -> bytes | Reach:
+    if response.status_code != 200:
+        unknown = Reach.UNREACHABLE if response.status_code >= 500 else Reach.NONSENSE
+        return _REACH_OF_STATUS.get(response.status_code, unknown)
+    try:
+        return await _bounded(response)
+    except _NotSGLang:
+        return Reach.NONSENSE
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -213,13 +222,16 @@ class _Exchange:
                     self._take(json.loads(await _bounded(response)), self._now())
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failure = error
-        except (SSEError, ValueError):
+        except (SSEError, ValueError, RecursionError):
             self.error = "The server's answer is not what SGLang sends: is another program on this port?"
         finally:
             self._ended = self._now()
 
     async def _events(self, response: httpx.Response) -> None:
+        received = _BoundedStream(response)
+        response.stream = received
         async for event in EventSource(response).aiter_sse():
+            received.since_event = 0
             if event.data == "[DONE]":
                 return
             self._take(json.loads(event.data), self._now())
@@ -231,19 +243,64 @@ class _Exchange:
         return _End(self._status, self._ended or self._now(), error)
 
 
+def _presentable(value: Any) -> Any:
+    """A JSON value (of bounded depth) with plain texts, and None for whole numbers that do not fit into 64 bits."""
+    if isinstance(value, str):
+        return plain(value[:_LONGEST_TEXT])
+    if isinstance(value, dict):
+        return {plain(key[:_LONGEST_TEXT]): _presentable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_presentable(item) for item in value]
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        return None
+    return value
+
+
+class _NotSGLang(ValueError):
+    """An answer longer than any of SGLang's, or compressed."""
+
+
+class _BoundedStream(httpx.AsyncByteStream):
+    """The bytes of a stream of events, as long as no event is endless: the decoder would hold all of it."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        _refuse_compressed(response)
+        self.since_event = 0
+        self._stream = response.stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if not isinstance(self._stream, httpx.AsyncByteStream):
+            raise _NotSGLang("not a stream")
+        async for piece in self._stream:
+            self.since_event += len(piece)
+            if self.since_event > _MAX_BYTES:
+                raise _NotSGLang("event too long")
+            yield piece
+
+    async def aclose(self) -> None:
+        if isinstance(self._stream, httpx.AsyncByteStream):
+            await self._stream.aclose()
+
+
 async def _bounded(response: httpx.Response) -> bytes:
+    _refuse_compressed(response)
     body = bytearray()
-    async for piece in response.aiter_bytes():
+    async for piece in response.aiter_raw():
         body += piece
         if len(body) > _MAX_BYTES:
-            raise ValueError("answer too long")
+            raise _NotSGLang("answer too long")
     return bytes(body)
+
+
+def _refuse_compressed(response: httpx.Response) -> None:
+    if response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        raise _NotSGLang("compressed answer")
 
 
 def _refusal(status: int, body: bytes) -> str:
     try:
         words = error_text(json.loads(body))
-    except ValueError:
+    except (ValueError, RecursionError):
         words = ""
     if status in (401, 403):
         return f"The server wants an API key, or another one (status {status})."

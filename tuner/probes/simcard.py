@@ -6,7 +6,7 @@ processes that no longer live count for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,6 +84,11 @@ class SimCardProbe:
         """None: a simulated card has no driver."""
         return None
 
+    def peers_apart(self, indexes: Sequence[int]) -> list[tuple[int, int, str]]:
+        """None: there is one simulated card."""
+        del indexes
+        return []
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -91,7 +96,7 @@ class SimCardProbe:
 def _decoded(path: Path, kind: type[_T]) -> _T | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -100,5 +105,6 @@ def _lives(holding: Holding) -> bool:
         process = psutil.Process(holding.pid)
         same = abs(process.create_time() - holding.create_time) < _SAME_TIME_S
         return same and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):
+        # No process has a negative number, or one so large.
         return False

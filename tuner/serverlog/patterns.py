@@ -19,14 +19,15 @@ EVENTS: dict[str, re.Pattern[str]] = {
     for name, pattern in {
         "load_begin": rf"Load weight begin\. {_AVAIL}",
         # Drafts may print no "avail mem" (0.5.17), and people shorten the line.
-        "load_end": rf"Load weight end\b(?!\. Committed)(?:.*?elapsed=(?P<elapsed_s>{_F}) s)?"
-        rf"(?:.*?type=(?P<model>\w+))?(?:.*?{_AVAIL})?.*?mem usage=(?P<usage_gb>{_F}) GB",
+        # Each part is sought once: with several of each in a line, trying them all would take for ever.
+        "load_end": rf"Load weight end\b(?!\. Committed)(?>(?:.*?elapsed=(?P<elapsed_s>{_F}) s)?)"
+        rf"(?>(?:.*?type=(?P<model>\w+))?)(?>(?:.*?{_AVAIL})?).*?mem usage=(?P<usage_gb>{_F}) GB",
         "kv_dtype": r"Using KV cache dtype: (?P<dtype>\S+)",
         "mamba": r"Mamba Cache is allocated\. (?:max_mamba_cache_size: (?P<slots>\d{1,12}), )?"
         rf"conv_state size: (?P<conv_gb>{_F}) ?GB, ssm_state size: (?P<ssm_gb>{_F}) ?GB"
         rf"(?:,? intermediate_ssm_state_cache size: (?P<spec_ssm_gb>{_F}) ?GB)?"
         rf"(?:,? intermediate_conv_window_cache size: (?P<spec_conv_gb>{_F}) ?GB)?",
-        "kv": r"(?P<label>\w+ )?KV Cache (?P<kind>is allocated|VA upper bound)\.(?: dtype: (?P<dtype>[\w.]+),)?"
+        "kv": r"(?P<label>\b\w{1,64} )?KV Cache (?P<kind>is allocated|VA upper bound)\.(?: dtype: (?P<dtype>[\w.]+),)?"
         rf" #tokens: (?P<tokens>\d{{1,12}})"
         rf"(?:, K(?: size:)? (?P<k_gb>{_F}) GB(?:, V(?: size:)? (?P<v_gb>{_F}) GB)?|, KV size: (?P<kv_gb>{_F}) GB)?",
         "post_capture": r"Post-capture KV sizing: (?P<draft>draft )?KV cache allocated\. dtype: (?P<dtype>[\w.]+), "
@@ -43,8 +44,9 @@ EVENTS: dict[str, re.Pattern[str]] = {
         "capture_end": rf"{_CAPTURE}end\.(?P<rest>.*?)(?:Time elapsed: |elapsed=)(?P<elapsed_s>{_F}) s"
         rf"(?:[.,] mem usage=(?P<usage_gb>{_F}) GB)?",
         "tree": r"Tree cache initialized: source=\S+ impl=(?P<impl>\w+)(?:.*?hybrid_ssm=(?P<hybrid>True|False))?",
-        "summary": r"max_total_num_tokens=(?P<tokens>\d{1,12})(?:,.*?chunked_prefill_size=(?P<chunk>-?\d{1,12}|None))?"
-        r"(?:,.*?max_prefill_tokens=(?P<prefill>\d{1,12}))?(?:,.*?max_running_requests=(?P<requests>\d{1,9}))?"
+        "summary": r"max_total_num_tokens=(?P<tokens>\d{1,12})"
+        r"(?>(?:,.*?chunked_prefill_size=(?P<chunk>-?\d{1,12}|None))?)"
+        r"(?>(?:,.*?max_prefill_tokens=(?P<prefill>\d{1,12}))?)(?>(?:,.*?max_running_requests=(?P<requests>\d{1,9}))?)"
         rf",.*?context_len=(?P<context>\d{{1,12}})(?:,.*?available_[gc]pu_mem=(?P<avail_gb>{_F}) GB)?",
         "timings": r"Engine startup timings \(s\): (?P<fields>.*)",
         "server_process": r"INFO:\s+Started server process \[\d+\]",
@@ -58,7 +60,7 @@ EVENTS: dict[str, re.Pattern[str]] = {
         r"|Initialization failed\."
         r"|Subprocess \S+ \(pid=\d+\) crashed with exit code"
         r"|ERROR:\s+\[Errno \d+\] error while attempting to bind"
-        r"|\S+ at \d+ is not available in [\d.]+ seconds|Port is already in use"
+        r"|\S{1,256} at \d{1,9} is not available in [\d.]+ seconds|Port is already in use"
         r"|watchdog timeout \(self\.watchdog_timeout=[\d.]+, self\.soft=False\)"
         r"|Fatal Python error: "
         r"|^\S{0,256}python[\d.]{0,6}: (?:No module named|can't open file)",

@@ -73,3 +73,10 @@ def test_an_unknown_preset_lists_what_there_is(tmp_path: Path) -> None:
 
 def test_the_packaged_presets_are_where_a_source_tree_or_a_wheel_has_them() -> None:
     assert packaged_presets().name == "presets"
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name/x.toml", "n" * 5000, "n/" * 4000])
+def test_a_name_that_can_be_no_file_gives_one_short_sentence(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RecipeError, match="can be no preset or file") as caught:
+        find_preset(name, Home.at(tmp_path))
+    assert len(str(caught.value)) < 300

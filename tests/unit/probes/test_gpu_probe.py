@@ -141,6 +141,13 @@ def test_an_entry_of_a_process_that_had_the_number_before_counts_nothing(tmp_pat
     assert SimCardProbe(tmp_path).read()[0].used_mib == 0
 
 
+@pytest.mark.parametrize("pid", [-5, 1 << 31, 10**18])
+def test_an_entry_with_a_number_that_no_process_has_counts_nothing(tmp_path: Path, pid: int) -> None:
+    (tmp_path / "card.json").write_text('{"total_mib": 1000}', encoding="utf-8")
+    (tmp_path / "7.json").write_text(f'{{"pid": {pid}, "create_time": 0.0, "memory_mib": 9}}', encoding="utf-8")
+    assert SimCardProbe(tmp_path).read()[0].used_mib == 0
+
+
 def test_before_its_first_server_a_simulated_card_is_there_and_empty(tmp_path: Path) -> None:
     probe = SimCardProbe(tmp_path)
     (gpu,) = probe.read()
@@ -164,3 +171,19 @@ def test_each_kind_of_server_gets_its_probe(tmp_path: Path) -> None:
     assert isinstance(real, NvmlProbe)
     real.close()
     assert real.read() == []
+
+
+def test_cards_that_cannot_reach_each_other_are_paired_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def status(one: int, other: int, what: int) -> int:
+        # nvidia-ml-py's own name for "read" is a tuple by mistake, which NVML would not take.
+        assert isinstance(what, int)
+        return {(0, 1): pynvml.NVML_P2P_STATUS_OK, (0, 2): pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY}.get(
+            (one, other), pynvml.NVML_P2P_STATUS_UNKNOWN
+        )
+
+    Driver(monkeypatch, nvmlDeviceGetHandleByIndex=lambda index: index, nvmlDeviceGetP2PStatus=status)
+    probe = NvmlProbe()
+    assert probe.peers_apart([0, 1, 2]) == [(0, 2, "turned off in the driver")]
+    assert probe.peers_apart([0]) == []
+    Driver(monkeypatch, nvmlDeviceGetHandleByIndex=lambda index: index)
+    assert NvmlProbe().peers_apart([0, 1]) == []

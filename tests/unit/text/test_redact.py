@@ -85,3 +85,14 @@ def test_nested_values_are_hidden_by_name():
 def test_redacting_twice_changes_nothing_more(text):
     once = redact_text(text)
     assert redact_text(once) == once
+
+
+@pytest.mark.parametrize("key", ["a", "api_key"])
+@pytest.mark.parametrize("levels", [100, 50_000])
+def test_what_is_nested_without_end_is_hidden_and_no_traceback(key: str, levels: int) -> None:
+    value: dict[str, object] = {"api_key": "hunter2hunter2"}
+    for _ in range(levels):
+        value = {key: [value]}
+    hidden = redact(value)
+    assert "hunter2" not in repr(hidden)
+    assert "***" in repr(hidden)
