@@ -1,31 +1,66 @@
-"""``tuner rounds``, ``show``, ``diff``: the history."""
+"""``tuner rounds``, ``show``, ``diff``, ``chart`` and the operator's words on a round: the history."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 import msgspec
 
 from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say
+from tuner.flags import FlagValueError, lookup, parse_value, suggest
 from tuner.paths import Home
+from tuner.rounds.chart import measure_chart
 from tuner.rounds.diff import diff
 from tuner.rounds.history import History
-from tuner.rounds.model import Round
-from tuner.rounds.report import diff_markdown, diff_text, round_text, summaries_text
+from tuner.rounds.measures import MEASURES, measure
+from tuner.rounds.model import Round, RoundState
+from tuner.rounds.pareto import front
+from tuner.rounds.report import (
+    diff_markdown,
+    diff_text,
+    round_text,
+    rounds_markdown,
+    summaries_text,
+    table_markdown,
+    table_text,
+)
+from tuner.rounds.search import Search
+from tuner.rounds.table import table
+
+_STATES = [str(state) for state in RoundState]
+#: Most rounds that are laid beside each other: a table of more is no table.
+_MOST_COLUMNS = 12
+
+
+@contextmanager
+def opened() -> Iterator[History]:
+    """The operator's history."""
+    history = History(Home.find().database)
+    try:
+        yield history
+    finally:
+        history.close()
 
 
 def find_round(history: History, name: str) -> Round:
-    """The round called "r3", "3" or "last". Raises UsageProblem."""
+    """The round called "r3", "3", "last" or "good" (the last good one). Raises UsageProblem."""
     count = history.count()
     if name == "last":
         rounds = history.list(limit=1)
         if not rounds:
             raise UsageProblem("The history is empty: run a first round with tuner run.")
         return rounds[0]
+    if name == "good":
+        good = history.last_good()
+        if good is None:
+            raise UsageProblem("No round is good yet: none is verified, and none is marked with tuner keep.")
+        return good
     match = re.fullmatch(r"r?(\d{1,9})", name)
     if match is None:
-        raise UsageProblem(f"{name!r} is no round: name it like r3, or last.")
+        raise UsageProblem(f"{name!r} is no round: name it like r3, or last, or good.")
     round_ = history.find(int(match[1]))
     if round_ is None:
         raise UsageProblem(f"There is no round r{int(match[1])}: the history holds {count} (see tuner rounds).")
@@ -33,20 +68,74 @@ def find_round(history: History, name: str) -> Round:
 
 
 @click.command("rounds")
+@click.argument("words", nargs=-1)
+@click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="How it ended; repeatable.")
+@click.option("--flag", "flags", multiple=True, metavar="KEY[=VALUE]", help="Asked for this flag, or this value of it.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Has this tag; repeatable.")
+@click.option("--kept", "verdict", flag_value="keep", help="Marked with tuner keep.")
+@click.option("--rejected", "verdict", flag_value="reject", help="Marked with tuner reject.")
+@click.option("--sim/--real", "simulated", default=None, help="Only simulated rounds, or only real ones.")
+@click.option("--front", "only_front", is_flag=True, help="Only rounds that no other one beats in everything.")
 @click.option("--limit", type=click.IntRange(1), default=50, metavar="N", help="How many, newest first.")
+@click.option("--md", "as_markdown", is_flag=True, help="Markdown, to paste somewhere.")
 @json_option
 @command
-def rounds_command(limit: int, as_json: bool) -> int:
-    """List the rounds, newest first: what changed, pools, checks, verdict, note."""
-    history = History(Home.find().database)
-    try:
+def rounds_command(
+    words: tuple[str, ...],
+    states: tuple[str, ...],
+    flags: tuple[str, ...],
+    tags: tuple[str, ...],
+    verdict: str | None,
+    simulated: bool | None,
+    only_front: bool,
+    limit: int,
+    as_markdown: bool,
+    as_json: bool,
+) -> int:
+    """List the rounds, newest first: what changed, pools, checks, verdict, note.
+
+    WORDS are looked for in notes, reasons, phases, models, flags, tags and verdicts; all must be there.
+    """
+    search = msgspec.structs.replace(
+        _flag_search(flags), words=words, states=tuple(RoundState(s) for s in states), tags=tags, verdict=verdict
+    )
+    with opened() as history:
+        if as_json or only_front:
+            rounds = history.list(limit=limit if not only_front else -1, simulated=simulated, search=search)
+            best = front(rounds)
+            rounds = [r for r in rounds if r.number in best][:limit] if only_front else rounds
         if as_json:
-            print_json([{"name": r.name, **msgspec.to_builtins(r)} for r in history.list(limit=limit)])
+            print_json([{"name": r.name, **msgspec.to_builtins(r), "pareto": r.number in best} for r in rounds])
+            return DONE
+        lines = history.summaries(limit=limit if not only_front else -1, simulated=simulated, search=search)
+        if only_front:
+            lines = [line for line in lines if line.number in best][:limit]
+        if not lines and search != Search():
+            say("No round is like that.")
         else:
-            say(summaries_text(history.summaries(limit=limit)))
-    finally:
-        history.close()
+            say(rounds_markdown(lines) if as_markdown else summaries_text(lines))
     return DONE
+
+
+def _flag_search(flags: tuple[str, ...]) -> Search:
+    values: list[tuple[str, object]] = []
+    present: list[str] = []
+    for text in flags:
+        name, equals, value = text.partition("=")
+        info = lookup(name)
+        if info is None:
+            near = suggest(name)
+            raise UsageProblem(f"{name} is not a flag of SGLang" + (f"; perhaps {near} was meant." if near else "."))
+        if not equals:
+            present.append(info.name)
+        elif not value:
+            values.append((info.name, None))
+        else:
+            try:
+                values.append((info.name, parse_value(info, value)))
+            except FlagValueError as error:
+                raise UsageProblem(str(error)) from error
+    return Search(flags=tuple(values), with_flags=tuple(present))
 
 
 @click.command("show")
@@ -54,12 +143,9 @@ def rounds_command(limit: int, as_json: bool) -> int:
 @json_option
 @command
 def show_command(name: str, as_json: bool) -> int:
-    """Show one round: what was asked, what was expected, what came."""
-    history = History(Home.find().database)
-    try:
+    """Show one round: what was asked, what was expected, what came. "last" is the newest, "good" the last good one."""
+    with opened() as history:
         round_ = find_round(history, name)
-    finally:
-        history.close()
     if as_json:
         print_json({"name": round_.name, **msgspec.to_builtins(round_)})
     else:
@@ -68,22 +154,126 @@ def show_command(name: str, as_json: bool) -> int:
 
 
 @click.command("diff")
-@click.argument("old", metavar="rA")
-@click.argument("new", metavar="rB")
+@click.argument("names", nargs=-1, required=True, metavar="rA rB [rC...]")
 @click.option("--md", "as_markdown", is_flag=True, help="Markdown, to paste somewhere.")
 @json_option
 @command
-def diff_command(old: str, new: str, as_markdown: bool, as_json: bool) -> int:
-    """Show what changed between two rounds: flags first, then pools, checks and latencies."""
-    history = History(Home.find().database)
-    try:
-        difference = diff(find_round(history, old), find_round(history, new))
-    finally:
-        history.close()
+def diff_command(names: tuple[str, ...], as_markdown: bool, as_json: bool) -> int:
+    """Show what changed between two rounds: flags first, then pools, checks and latencies. More become a table."""
+    if not 2 <= len(names) <= _MOST_COLUMNS:
+        raise UsageProblem(f"Name two rounds, or up to {_MOST_COLUMNS} for a table: tuner diff r1 r2.")
+    with opened() as history:
+        rounds = [find_round(history, name) for name in names]
+    if len(rounds) > 2:
+        many = table(rounds)
+        if as_json:
+            print_json(many)
+        else:
+            say(table_markdown(many) if as_markdown else table_text(many))
+        return DONE
+    difference = diff(*rounds)
     if as_json:
         print_json(difference)
     elif as_markdown:
         say(diff_markdown(difference))
     else:
         say(diff_text(difference))
+    return DONE
+
+
+@click.command("chart")
+@click.argument("what", metavar="MEASURE")
+@click.argument("names", nargs=-1, metavar="[rN...]")
+@click.option("--limit", type=click.IntRange(1), default=30, metavar="N", help="The newest N, where none is named.")
+@json_option
+@command
+def chart_command(what: str, names: tuple[str, ...], limit: int, as_json: bool) -> int:
+    """Chart one MEASURE over the rounds, oldest first, such as kv_tokens or ttft_p50; "list" names all."""
+    if what == "list":
+        if as_json:
+            print_json({m.name: m.label for m in MEASURES})
+        for m in () if as_json else MEASURES:
+            say(f"  {m.name:<24}{m.label}")
+        return DONE
+    wanted = measure(what)
+    if wanted is None:
+        raise UsageProblem(f"There is no measure {what!r}: take one of {', '.join(m.name for m in MEASURES)}.")
+    with opened() as history:
+        rounds = [find_round(history, name) for name in names] or history.list(limit=limit)[::-1]
+    if as_json:
+        print_json({"measure": wanted.name, "rounds": {r.name: wanted.read(r) for r in rounds}})
+    else:
+        say(wanted.label)
+        for line in measure_chart(wanted, rounds):
+            say(line)
+    return DONE
+
+
+@click.command("note")
+@click.argument("name", metavar="rN")
+@click.argument("text", required=False)
+@json_option
+@command
+def note_command(name: str, text: str | None, as_json: bool) -> int:
+    """Write a note on round rN; without TEXT its note is shown, with an empty one it is taken away."""
+    with opened() as history:
+        round_ = find_round(history, name)
+        if text is not None:
+            history.set_note(round_.number, text)
+            round_ = history.get(round_.number)
+    return _told(round_, as_json, f"{round_.name}: {round_.note or 'no note'}")
+
+
+@click.command("tag")
+@click.argument("name", metavar="rN")
+@click.argument("tags", nargs=-1)
+@click.option("--remove", multiple=True, metavar="TAG", help="Take this tag away; repeatable.")
+@json_option
+@command
+def tag_command(name: str, tags: tuple[str, ...], remove: tuple[str, ...], as_json: bool) -> int:
+    """Put TAGS on round rN; without any its tags are shown."""
+    with opened() as history:
+        round_ = find_round(history, name)
+        if tags or remove:
+            history.set_tags(round_.number, tags, remove)
+            round_ = history.get(round_.number)
+    return _told(round_, as_json, f"{round_.name}: {' '.join(round_.tags) or 'no tags'}")
+
+
+@click.command("keep")
+@click.argument("name", metavar="rN")
+@click.option("--undo", is_flag=True, help="Take the mark away.")
+@json_option
+@command
+def keep_command(name: str, undo: bool, as_json: bool) -> int:
+    """Mark round rN as one to keep: from then on it is the last good one ("good" in every command)."""
+    return _mark(name, "" if undo else "keep", as_json)
+
+
+@click.command("reject")
+@click.argument("name", metavar="rN")
+@click.option("--undo", is_flag=True, help="Take the mark away.")
+@json_option
+@command
+def reject_command(name: str, undo: bool, as_json: bool) -> int:
+    """Mark round rN as rejected: it is never the last good one."""
+    return _mark(name, "" if undo else "reject", as_json)
+
+
+def _mark(name: str, verdict: str, as_json: bool) -> int:
+    with opened() as history:
+        round_ = find_round(history, name)
+        history.set_verdict(round_.number, verdict)
+        round_ = history.get(round_.number)
+    status = _told(round_, as_json, f"{round_.name}: {round_.verdict or 'no mark'}")
+    if verdict == "keep" and round_.state is not RoundState.VERIFIED:
+        say(f"{round_.name} is kept although it is {round_.state}.", err=True)
+    return status
+
+
+def _told(round_: Round, as_json: bool, line: str) -> int:
+    if as_json:
+        print_json({"name": round_.name, "note": round_.note, "tags": round_.tags, "verdict": round_.verdict})
+    else:
+        say(line)
     return DONE

@@ -17,6 +17,7 @@ from tuner.flags.model import FlagInfo
 
 #: How far a misspelt name may be from a real one to be suggested (difflib ratio).
 CLOSE = 0.6
+_SHORTEST_BEGINNING = 5
 
 
 def _data(name: str) -> bytes:
@@ -80,7 +81,9 @@ def suggest(name: str) -> str | None:
     if wanted in spellings:
         return spellings[wanted].name
     words = set(wanted.split("_"))
-    begun = [n for n in catalogue() if n.startswith(wanted + "_")]
+    begun = [n for n in catalogue() if n.startswith(wanted + "_")] or (
+        [n for n in catalogue() if n.startswith(wanted)] if len(wanted) >= _SHORTEST_BEGINNING else []
+    )
     within = [n for n, info in catalogue().items() if info.tuning and words <= set(n.split("_"))]
     if begun:
         return min(begun, key=len)

@@ -52,11 +52,11 @@ def _command(flags: Mapping[str, Any], version: str | None) -> list[str]:
     infos = catalogue()
     rank = {name: index for index, name in enumerate(infos)}
     for name in sorted(flags, key=lambda name: -1 if name == "model_path" else rank[name]):
-        words += _option(infos[name], flags[name], _spelling(infos[name], version))
+        words += _option(infos[name], flags[name], spelling(infos[name], version))
     return words
 
 
-def _spelling(info: FlagInfo, version: str | None) -> str:
+def spelling(info: FlagInfo, version: str | None) -> str:
     """The flag, by its old name for a version from before the new one."""
     if version is not None and info.aliases and not is_in(info, version):
         return "--" + info.aliases[0].replace("_", "-")
@@ -70,11 +70,11 @@ def _option(info: FlagInfo, value: Any, flag: str) -> list[str]:
         return [info.negation] if info.negation else []
     if info.kind == "list":
         words = [_word(item) for item in value]
-        if any(_looks_like_a_flag(word) for word in words):
+        if any(looks_like_a_flag(word) for word in words):
             raise RecipeError(f"{info.name} holds a text that begins with a dash; on a command line that is a flag.")
         return [flag, *words]
     word = _word(value)
-    return [f"{flag}={word}"] if _looks_like_a_flag(word) else [flag, word]
+    return [f"{flag}={word}"] if looks_like_a_flag(word) else [flag, word]
 
 
 def _word(value: Any) -> str:
@@ -83,5 +83,6 @@ def _word(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _looks_like_a_flag(word: str) -> bool:
+def looks_like_a_flag(word: str) -> bool:
+    """Whether argparse takes a word for a flag and not for a value: a dash in front, and no number."""
     return word.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(word)

@@ -73,7 +73,7 @@ def checked_variable(name: str, value: Any, place: str) -> str:
 def checked_setting(section: str, name: str, value: Any) -> Any:
     """A value of [tuner] or [api], or of [server] python."""
     place = f"{section}.{name}"
-    if name in ("headroom_gib", "timeout_seconds"):
+    if name in ("headroom_gib", "timeout_seconds", "slo_ttft_s", "slo_itl_ms"):
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= BIGGEST:
             raise RecipeError(f"{place} is {shown_value(value)}; it takes a number of at least 0.")
         return float(value)

@@ -7,6 +7,12 @@ from collections.abc import Mapping
 from tuner.recipe import references
 from tuner.recipe.model import Recipe
 
+#: Beginnings of the names of variables that SGLang, PyTorch and CUDA look at.
+LOOKED_AT = (
+    "CUDA_", "CUBLAS_", "FLASHINFER_", "HF_", "HUGGING_FACE_", "NCCL_", "NVIDIA_", "OMP_", "PYTORCH_", "SGL_",
+    "SGLANG_", "TORCH", "TRITON_",
+)  # fmt: skip
+
 
 def resolve_environment(recipe: Recipe, environ: Mapping[str, str]) -> dict[str, str]:
     """The recipe's variables with ``${NAME}`` read from ``environ``; :class:`RecipeError` names one that is not set.

@@ -1,34 +1,81 @@
-"""Recipes from files on disk."""
+"""Recipes from files on disk, whatever their form."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import msgspec
+
+from tuner.recipe.imported import Imported
 from tuner.recipe.model import Recipe, RecipeError
-from tuner.recipe.settings_file import loads_settings
-from tuner.recipe.toml_file import LONGEST, loads_toml
+from tuner.recipe.round_file import is_round, loads_round
+from tuner.recipe.settings_file import loads_settings, settings_head
+from tuner.recipe.toml_file import LONGEST, loads_toml, toml_head
 
 CONFIG = "config.toml"
 SETTINGS = "settings.json"
+
+_YAML = (".yaml", ".yml")
+_SECTION = re.compile(r"(?m)^\[Service\]\s*$")
+#: What makes a text of no telling name a command that starts a server.
+_STARTS_SERVER = re.compile(r"sglang|tuner\.sim|launch_server")
 
 
 def load(path: str | Path) -> Recipe:
     """The recipe of a file or folder; :class:`RecipeError` in one sentence for everything that can be wrong with it.
 
-    A ``.json`` is a ``settings.json`` and goes over the ``config.toml`` in its folder, which names the model.
-    A folder is read by its ``settings.json`` if it has one, else by its ``config.toml``.
+    A ``.json`` is a ``settings.json`` and goes over the ``config.toml`` in its folder, which names the model, or a
+    round that was exported. A folder is read by its ``settings.json`` if it has one, else by its ``config.toml``.
+    YAML, systemd units, shell commands and scripts are read as :func:`read_text` says.
     """
+    return load_file(path).recipe
+
+
+def load_file(path: str | Path) -> Imported:
+    """As :func:`load`, with what is worth saying about the reading."""
     path = Path(path).expanduser() if "\0" not in str(path) else Path("?")
     if path.is_dir():
         path = path / (SETTINGS if (path / SETTINGS).exists() else CONFIG)
-    if path.suffix == ".json":
+    text = _text(path)
+    if path.suffix == ".json" and not is_round(text):
         config = path.with_name(CONFIG)
         if not config.exists():
             raise RecipeError(f"{path.name} names no model: put it beside the {CONFIG} that does.")
-        return loads_settings(_text(path), loads_toml(_text(config), config.stem))
-    if path.suffix != ".toml":
-        raise RecipeError(f"{path.name} is neither a .toml nor a .json file.")
-    return loads_toml(_text(path), path.stem)
+        recipe = loads_settings(text, loads_toml(_text(config), config.stem))
+        return Imported(recipe=recipe, head=settings_head(text))
+    return read_text(text, path.name)
+
+
+def read_text(text: str, name: str = "") -> Imported:
+    """A text as a recipe; ``name`` is its file's, whose ending says what it is where the text itself does not.
+
+    ``.toml``, ``.yaml``, ``.yml``, ``.service``, an exported round in ``.json``; anything else is a shell command.
+    """
+    suffix, stem = Path(name).suffix.lower(), Path(name).stem
+    if suffix == ".toml":
+        return Imported(recipe=loads_toml(text, stem), head=toml_head(text))
+    if suffix == ".json" or is_round(text):
+        return loads_round(text, stem)
+    if suffix in _YAML:
+        from tuner.recipe.yaml_file import loads_yaml  # each form loads what it needs
+
+        read = loads_yaml(text, name)
+    elif suffix == ".service" or _SECTION.search(text):
+        from tuner.recipe.unit_file import loads_unit
+
+        read = loads_unit(text, name)
+    elif _STARTS_SERVER.search(text):
+        from tuner.recipe.script_file import loads_script
+
+        if len(text) > LONGEST:
+            raise RecipeError(f"{name or 'The text'} is too long for a recipe: {len(text):,} characters.")
+        read = loads_script(text, name)
+    else:
+        raise RecipeError(
+            f"{name or 'The text'} is neither a .toml, .json, .yaml or .service file nor a command that starts SGLang."
+        )
+    return msgspec.structs.replace(read, recipe=msgspec.structs.replace(read.recipe, name=stem))
 
 
 def _text(path: Path) -> str:

@@ -18,6 +18,9 @@ class TunerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: SGLang version to plan for when it cannot be read.
     sglang_version: str | None = None
     headroom_gib: float | None = None
+    #: What an answer must keep to count as good in a measurement: time to first token, mean time between tokens.
+    slo_ttft_s: float | None = None
+    slo_itl_ms: float | None = None
     #: Extra switches for the stand-in server, by name without dashes ("speed", "fault").
     simulator: dict[str, Any] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +16,11 @@ from tuner.recipe.model import Recipe, RecipeError
 from tuner.recipe.reader import key_path, read_document, recipe_from
 from tuner.recipe.slots import Slot, slots_of
 from tuner.recipe.toml_file import LONGEST
+from tuner.redact import redact_text
+from tuner.text import plain
 
+#: Key for what JSON has no comments for: which round it was and what came of it.
+HEAD_KEY = "_round"
 _SECTIONS = ("runtime", "mamba", "logging", API_SECTION)
 #: Keys of the file for flags that have another name there.
 _KEYS = {"mamba_ssm_dtype": ("mamba", "state_dtype"), "log_level": ("logging", "level")}
@@ -28,12 +33,23 @@ def loads_settings(text: str, base: Recipe | None) -> Recipe:
     Nulls mean "not set". Without a base the recipe names no model.
     """
     base = base or Recipe()
-    recipe = recipe_from(read_document(_parsed(text)), base)
+    document = _parsed(text)
+    document.pop(HEAD_KEY, None)
+    recipe = recipe_from(read_document(document), base)
     return msgspec.structs.replace(recipe, source_layout="settings")
 
 
-def dumps_settings(recipe: Recipe) -> str:
-    """What of the recipe belongs into a ``settings.json``; the rest, the model first, stays in the ``config.toml``."""
+def settings_head(text: str) -> tuple[str, ...]:
+    """What the tuner noted in a ``settings.json``: the round it came from."""
+    head = _parsed(text).get(HEAD_KEY)
+    return tuple(plain(line) for line in head if isinstance(line, str)) if isinstance(head, list) else ()
+
+
+def dumps_settings(recipe: Recipe, comments: Sequence[str] = ()) -> str:
+    """What of the recipe belongs into a ``settings.json``; the rest, the model first, stays in the ``config.toml``.
+
+    ``comments`` stand under ``_round``, which nothing reads.
+    """
     recipe = checked(recipe)
     document: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     for slot, value in ordered(slots_of(recipe)):
@@ -44,7 +60,9 @@ def dumps_settings(recipe: Recipe) -> str:
         path = key_path(kept)
         if len(path) == 2 and path[0] in document:
             document[path[0]][path[1]] = kept.value
-    filled = {section: values for section, values in document.items() if values}
+    noted = [plain(redact_text(comment)) for comment in comments]
+    filled: dict[str, Any] = {HEAD_KEY: noted} if noted else {}
+    filled |= {section: values for section, values in document.items() if values}
     return msgspec.json.format(msgspec.json.encode(filled), indent=2).decode() + "\n"
 
 
@@ -74,7 +92,7 @@ def _parsed(text: str) -> dict[str, Any]:
         raise RecipeError("settings.json is nested too deeply.") from None
     if not isinstance(document, dict):
         raise RecipeError(f"settings.json must hold an object with {', '.join(_SECTIONS)}.")
-    if not any(section in KNOWN_SECTIONS for section in document) and document:
+    if not any(section in KNOWN_SECTIONS or section == HEAD_KEY for section in document) and document:
         raise RecipeError(f"settings.json has none of the sections {', '.join(_SECTIONS)}.")
     return document
 

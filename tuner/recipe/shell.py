@@ -2,19 +2,23 @@
 
 It names the interpreter by its full path and puts its folder first on PATH (``conda activate`` can do nothing, and a
 child that finds no ninja fails late), keeps three days of logs, and refuses a second start also while the first still
-loads its weights: the lock is held by the server itself.
+loads its weights. It takes the tuner's own locks (``tuner.paths.Home.servers``; ``tuner.server.handles`` and
+``tuner.server.presence``), so the tuner knows of its server and the other way round.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tuner.recipe import references
 from tuner.recipe.argv import simulator_argv, to_argv
+from tuner.recipe.carried import carried_lines, head_lines, variables, variables_say, words_say
 from tuner.recipe.model import SIMULATOR, Recipe
-from tuner.redact import redact_text
-from tuner.text import plain
+from tuner.recipe.slots import PYTHON
+
+#: Said in every file that starts the stand-in.
+STAND_IN_NOTE = "This starts the stand-in server of the tuner, not SGLang: it answers without a model."
 
 _ANY_ADDRESS = ("0.0.0.0", "::", "")
 
@@ -30,15 +34,28 @@ fi
 export PATH="$(dirname -- "$python"):$PATH"
 
 state="${XDG_STATE_HOME:-$HOME/.local/state}/sglang"
-mkdir -p -- "$state"
-chmod 700 -- "$state"
+if [ -n "${TUNER_HOME:-}" ]; then
+  servers="${TUNER_HOME/#\\~\\//$HOME/}/state/servers"
+else
+  servers="${XDG_STATE_HOME:-$HOME/.local/state}/tuner/servers"
+fi
+(umask 077 && mkdir -p -- "$state" "$servers" && touch -- "$servers"/{start.lock,"$port.lock","$port.live"})
 if ! command -v flock >/dev/null; then
   echo "flock is missing (package util-linux); without it a double start cannot be refused." >&2
   exit 1
 fi
-exec 9>"$state/port-$port.lock"
-if ! flock -n 9; then
-  echo "A server for port $port is already running or still loading." >&2
+# The tuner's own locks: two are held for the start, the last one by the server itself for its whole life.
+exec 7<>"$servers/start.lock" 8<>"$servers/$port.lock"
+if ! { flock -w 60 7 && flock -w 60 8; }; then
+  echo "Another start is under way (port $port, or the same GPU): wait until it is up." >&2
+  exit 1
+fi
+exec 9<>"$servers/$port.live"
+if ! flock -w 0.3 9; then
+  who="$(exec 9>&-; for fd in /proc/[0-9]*/fd/*; do
+    if [ "$fd" -ef "$servers/$port.live" ]; then cut -d/ -f3 <<<"$fd"; fi
+  done 2>/dev/null | grep -vx $$ | sort -un | paste -sd, || true)"
+  echo "A server for port $port is already running or still loading: process ${who:-that you may not see}." >&2
   exit 1
 fi
 if (exec 3<>"/dev/tcp/$address/$port") 2>/dev/null; then
@@ -46,8 +63,15 @@ if (exec 3<>"/dev/tcp/$address/$port") 2>/dev/null; then
   exit 1
 fi
 
+# SGLang asks itself over HTTP at its start: a proxy must not be in between.
+if [ -n "${http_proxy:-}${https_proxy:-}${all_proxy:-}${HTTP_PROXY:-}${HTTPS_PROXY:-}${ALL_PROXY:-}" ]; then
+  export no_proxy="${no_proxy:+$no_proxy,}${NO_PROXY:+$NO_PROXY,}127.0.0.1,localhost,::1,$address"
+  export NO_PROXY="$no_proxy"
+fi
+
 find "$state" -name "port-$port-*.log" -mtime +3 -delete
 log="$state/port-$port-$(date +%Y%m%d-%H%M%S).log"
+(umask 077 && touch -- "$log")
 echo "Log: $log"
 """
 
@@ -57,25 +81,26 @@ def to_shell(recipe: Recipe, comments: Sequence[str] = ()) -> str:
 
     ``${NAME}`` is read when the script runs, which ends at once if it is not set.
     """
-    said = [line for comment in comments for line in plain(redact_text(comment)).splitlines()]
     module = "tuner.sim" if recipe.simulated else "sglang.launch_server"
-    if recipe.simulated:
-        said.append("This starts the stand-in server of the tuner, not SGLang: it answers without a model.")
-    words = to_argv(recipe) + (simulator_argv(recipe) if recipe.simulated else [])
+    note = [STAND_IN_NOTE] if recipe.simulated and STAND_IN_NOTE not in comments else []
+    words = server_words(recipe)
     address = "127.0.0.1" if recipe.host in _ANY_ADDRESS else recipe.host
     needed = sorted({name for text in (*words, *recipe.environment.values()) for name in references.names(text)})
-    lines = ["#!/usr/bin/env bash", *(f"# {line}".rstrip() for line in said), "set -euo pipefail", ""]
+    said = words_say(recipe) | variables_say(recipe)
+    said |= {PYTHON} if recipe.python is not None else set()
+    lines = ["#!/usr/bin/env bash", *head_lines([*comments, *note]), *carried_lines(recipe, said)]
+    lines += ["set -euo pipefail", ""]
     lines += [
         f"python={_interpreter(recipe)}",
         f"port={recipe.port}",
-        f"address={_quoted(address)}",
+        f"address={quoted(address)}",
         *(f': "${{{name}:?must be set in the environment}}"' for name in needed),
-        *(f"export {name}={_quoted(value)}" for name, value in recipe.environment.items()),
+        *(f"export {name}={quoted(value)}" for name, value in variables(recipe)),
         "",
     ]
     command = f'exec "$python" -m {module}'
-    options = _by_option(words)
-    return "\n".join(lines) + _GUARDS + " \\\n  ".join([command, *options, '>"$log" 2>&1']) + "\n"
+    options = by_option(words, quoted)
+    return "\n".join(lines) + _GUARDS + " \\\n  ".join([command, *options, '7>&- 8>&- >>"$log" 2>&1']) + "\n"
 
 
 def _interpreter(recipe: Recipe) -> str:
@@ -87,18 +112,27 @@ def _interpreter(recipe: Recipe) -> str:
     return shlex.quote(recipe.python)
 
 
-def _by_option(words: Sequence[str]) -> list[str]:
+def server_words(recipe: Recipe) -> list[str]:
+    """The flags, and the switches of the stand-in where it is started."""
+    if not recipe.simulated:
+        return to_argv(recipe)
+    shape = recipe.tuner.model_shape
+    told = [] if shape is None or "shape" in recipe.tuner.simulator else ["--sim-shape", shape]
+    return [*to_argv(recipe), *told, *simulator_argv(recipe)]
+
+
+def by_option(words: Sequence[str], quote: Callable[[str], str]) -> list[str]:
     """One line per flag, with its values."""
     lines: list[str] = []
     for word in words:
         if word.startswith("--") or not lines:
-            lines.append(_quoted(word))
+            lines.append(quote(word))
         else:
-            lines[-1] += f" {_quoted(word)}"
+            lines[-1] += f" {quote(word)}"
     return lines
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """A word for the shell in which only ``${NAME}`` is expanded."""
     parts = [f'"${{{piece}}}"' if is_name else shlex.quote(piece) for is_name, piece in references.pieces(text)]
     return "".join(parts) or "''"

@@ -36,9 +36,16 @@ _PLACE = re.compile(r"\(at (line \d+, column \d+|end of document)\)")
 def loads_toml(text: str, name: str = "") -> Recipe:
     """The recipe that a ``config.toml`` describes, in either layout; :class:`RecipeError` in one sentence."""
     text = text.removeprefix("\ufeff")
-    reading = read_document(_parsed(text, name))
+    reading = read_document(parsed(text, name))
     recipe = recipe_from(reading, Recipe(name=name))
     return msgspec.structs.replace(recipe, source_text=text, source_layout=reading.layout)
+
+
+def toml_head(text: str) -> tuple[str, ...]:
+    """The lines that the tuner wrote at the head of a file, without their marks."""
+    found = _HEAD.match(text.removeprefix("\ufeff"))
+    lines = found[0].splitlines() if found else []
+    return tuple(line.removeprefix(HEAD_MARK).strip() for line in lines if line.strip())
 
 
 def dumps_toml(recipe: Recipe, comments: Sequence[str] = ()) -> str:
@@ -50,7 +57,7 @@ def dumps_toml(recipe: Recipe, comments: Sequence[str] = ()) -> str:
     recipe = checked(recipe)
     if recipe.source_text is None:
         return _head(comments) + _fresh(recipe)
-    reading = read_document(_parsed(recipe.source_text, recipe.name))
+    reading = read_document(parsed(recipe.source_text, recipe.name))
     text = edited(recipe.source_text, reading, recipe)
     if text is None:
         comments = [
@@ -63,7 +70,8 @@ def dumps_toml(recipe: Recipe, comments: Sequence[str] = ()) -> str:
     return _head(comments) + _HEAD.sub("", text, count=1)
 
 
-def _parsed(text: str, name: str) -> dict[str, Any]:
+def parsed(text: str, name: str) -> dict[str, Any]:
+    """A TOML text as a document; :class:`RecipeError` in one sentence. ``name`` is what the text is called."""
     called = name or "The file"
     if len(text) > LONGEST:
         raise RecipeError(f"{called} is too long for a recipe: {len(text):,} characters.")

@@ -7,14 +7,15 @@ from typing import Any
 
 from tuner.checks.model import CheckResult, Verdict
 from tuner.metrics.model import Readings, Spread
+from tuner.rounds.measured import measured
+from tuner.rounds.measures import terms
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
 from tuner.rounds.noise import NOISE, compare, compare_percentiles
 from tuner.rounds.story import story
 from tuner.rounds.summary import changed_values, model_name, same
-from tuner.serverlog.model import BootFacts
 
 #: Drawn anew at each start, so that they tell nothing of the settings.
-_DRAWN_ANEW = frozenset({"random_seed", "nccl_port", "startup_time", "status"})
+DRAWN_ANEW = frozenset({"random_seed", "nccl_port", "startup_time", "status"})
 #: Printed with two decimals.
 _GIB_STEP = 0.011
 #: Checks' times below this say nothing, whatever their ratio (seconds).
@@ -52,7 +53,11 @@ def why_apart(old: Round, new: Round) -> str:
     """Why no number of two rounds can be better or worse; empty when they can."""
     if old.simulated != new.simulated:
         return "one of the rounds is simulated"
-    if model_name(old) != model_name(new):
+    if (before := old.fingerprint) and (after := new.fingerprint):
+        # The same folder may hold another model by now, and the same model may have moved.
+        if before != after:
+            return f"the models differ ({model_name(old) or 'none'} and {model_name(new) or 'none'}, by their files)"
+    elif model_name(old) != model_name(new):
         return f"the models differ ({model_name(old) or 'none'} and {model_name(new) or 'none'})"
     if old.gpu_name and new.gpu_name and old.gpu_name != new.gpu_name:
         return f"the cards differ ({old.gpu_name} and {new.gpu_name})"
@@ -70,7 +75,7 @@ def _effective(old: Round, new: Round) -> Iterator[Change]:
     asked = changed_values(old.recipe.flags, new.recipe.flags)
     changed = changed_values(old.effective, new.effective)
     # What took effect as asked is said once, among the flags.
-    news = {name: pair for name, pair in changed.items() if name not in _DRAWN_ANEW and asked.get(name) != pair}
+    news = {name: pair for name, pair in changed.items() if name not in DRAWN_ANEW and asked.get(name) != pair}
     yield from _values(news)
     yield from _values(changed_values({"SGLang": old.sglang_version}, {"SGLang": new.sglang_version}))
     yield from _values(changed_values({"driver": old.driver_version}, {"driver": new.driver_version}))
@@ -95,9 +100,11 @@ def _pools(old: Round, new: Round) -> Iterator[Change]:
         f"{FREE_AT_READY}{PREDICTED}", was.ready_free_gib if was else None, is_.ready_free_gib if is_ else None
     )
     yield from _gib(FREE_AT_READY, _boot_gib(old, "available_gib"), _boot_gib(new, "available_gib"))
-    before, after = _terms(old.boot), _terms(new.boot)
+    before, after = terms(old.boot), terms(new.boot)
     for name in dict.fromkeys((*before, *after)):
         yield from _gib(f"{name}, GiB", before.get(name), after.get(name))
+    for name, when in (("VRAM at its highest, GiB", "peak"), ("VRAM at ready, GiB", "ready")):
+        yield from _gib(name, _vram_gib(old, when), _vram_gib(new, when))
 
 
 def _actual(round_: Round, field: str) -> int | None:
@@ -115,20 +122,9 @@ def _boot_gib(round_: Round, field: str) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _terms(boot: BootFacts | None) -> dict[str, float]:
-    """Shares of the card as the log prints them, GiB."""
-    if boot is None:
-        return {}
-    terms = {f"weights of the {part}": gib for part, gib in boot.weights_gib.items()}
-    if boot.kv_gib is not None:
-        terms["KV pool"] = boot.kv_gib
-    if boot.ssm_state_gib is not None:
-        terms["states"] = boot.ssm_state_gib + (boot.conv_state_gib or 0.0)
-    if boot.spec_state_gib is not None:
-        terms["speculative states"] = boot.spec_state_gib + (boot.spec_conv_gib or 0.0)
-    if boot.graphs_gib:
-        terms["graphs"] = sum(boot.graphs_gib.values())
-    return terms
+def _vram_gib(round_: Round, when: str) -> float | None:
+    mib = round_.vram_mib.get(when)
+    return None if mib is None else mib / 1024
 
 
 def _counted(name: str, before: int | None, after: int | None, more_is_better: bool | None) -> Iterator[Change]:
@@ -202,6 +198,7 @@ def _metrics(old: Round, new: Round) -> Iterator[Change]:
         # Longer drafts are accepted for longer without being better for it.
         judged=_speculation(old) == _speculation(new),
     )
+    yield from measured(old.measurements, new.measurements)
     yield from _level("decode, tokens/s", before.decode_tokens_per_s, after.decode_tokens_per_s, judged=False)
     yield from _level("prefill, tokens/s", before.prefill_tokens_per_s, after.prefill_tokens_per_s, judged=False)
 

@@ -20,6 +20,7 @@ from tuner.redact import redact
 from tuner.rounds import schema
 from tuner.rounds.errors import HistoryError, UnknownRound, history_error
 from tuner.rounds.model import Round, RoundState
+from tuner.rounds.search import ANY, Search, condition, normal_tag
 from tuner.rounds.summary import RoundSummary, changed_values, summarise
 
 __all__ = ["History", "HistoryError", "UnknownRound"]
@@ -48,10 +49,11 @@ _SUMMARY = (
     "itl_p50_s",
 )
 _COLUMNS = (*_SUMMARY, "flags", "body")
-_OPEN = f"INSERT INTO rounds ({', '.join(_COLUMNS)}, note, verdict) VALUES ({', '.join('?' * len(_COLUMNS))}, ?, ?)"
+_OPENED = (*_COLUMNS, "note", "verdict", "tags")
+_OPEN = f"INSERT INTO rounds ({', '.join(_OPENED)}) VALUES ({', '.join('?' * len(_OPENED))})"
 _SAVE = f"UPDATE rounds SET {', '.join(f'{c} = ?' for c in _COLUMNS)} WHERE number = ?"
-_ROUND = "SELECT number, note, verdict, body FROM rounds"
-_LINES = f"""SELECT number, note, verdict, flags, {", ".join(_SUMMARY)},
+_ROUND = "SELECT number, note, verdict, tags, body FROM rounds"
+_LINES = f"""SELECT number, note, verdict, tags, flags, {", ".join(_SUMMARY)},
     (SELECT before.flags FROM rounds AS before WHERE before.simulated = rounds.simulated
      AND before.number < rounds.number ORDER BY before.number DESC LIMIT 1) AS flags_before
     FROM rounds"""
@@ -89,10 +91,11 @@ class History:
 
         What is returned still holds the recipe as given, secrets and all: it is what the round is started from.
         """
+        tags = json.dumps(sorted({_text(normal_tag(tag)) for tag in draft.tags}))
         with self._writing() as connection:
             # The number is part of the body, so the row comes first and its body in the same transaction.
             values = _values(draft)
-            cursor = connection.execute(_OPEN, (*values, _text(draft.note), draft.verdict))
+            cursor = connection.execute(_OPEN, (*values, _text(draft.note), draft.verdict, tags))
             number = cursor.lastrowid
             assert number is not None
             opened = msgspec.structs.replace(draft, number=number)
@@ -102,7 +105,7 @@ class History:
     def save(self, round_: Round) -> Round:
         """Keeps the new state of a round and returns it as kept.
 
-        Note and verdict stay as ``set_note`` and ``set_verdict`` left them: the operator may have written them
+        Note, verdict and tags stay as ``set_note`` and its like left them: the operator may have written them
         while the round was running.
         """
         with self._writing() as connection:
@@ -122,22 +125,32 @@ class History:
             return _round(row) if row else None
 
     def list(
-        self, limit: int = 50, offset: int = 0, newest_first: bool = True, simulated: bool | None = None
+        self,
+        limit: int = 50,
+        offset: int = 0,
+        newest_first: bool = True,
+        simulated: bool | None = None,
+        search: Search = ANY,
     ) -> Rounds:
-        """Rounds by number, a page of at most ``limit`` from ``offset`` on."""
+        """Rounds by number that ``search`` finds, a page of at most ``limit`` from ``offset`` on."""
         with self._told():
-            return [_round(row) for row in self._page(_ROUND, limit, offset, newest_first, simulated)]
+            return [_round(row) for row in self._page(_ROUND, limit, offset, newest_first, simulated, search)]
 
     def summaries(
-        self, limit: int = 50, offset: int = 0, newest_first: bool = True, simulated: bool | None = None
+        self,
+        limit: int = 50,
+        offset: int = 0,
+        newest_first: bool = True,
+        simulated: bool | None = None,
+        search: Search = ANY,
     ) -> Summaries:
         """One line per round, without reading the rounds themselves: fast at any length of the history."""
         with self._told():
-            return [_line(row) for row in self._page(_LINES, limit, offset, newest_first, simulated)]
+            return [_line(row) for row in self._page(_LINES, limit, offset, newest_first, simulated, search)]
 
-    def count(self, simulated: bool | None = None) -> int:
-        """How many rounds there are."""
-        where, values = _kind(simulated)
+    def count(self, simulated: bool | None = None, search: Search = ANY) -> int:
+        """How many rounds there are, or how many ``search`` finds."""
+        where, values = condition(search, simulated)
         with self._told():
             return int(self._connection.execute(f"SELECT count(*) FROM rounds{where}", values).fetchone()[0])
 
@@ -151,16 +164,40 @@ class History:
             raise HistoryError(f'A round is marked with "keep", "reject" or nothing, not with "{verdict}".')
         self._set("verdict", number, verdict)
 
-    def last(self, states: Iterable[RoundState] = (), simulated: bool | None = None) -> Round | None:
-        """The newest round in one of ``states`` (any, when none is named), or None."""
-        where, values = _kind(simulated)
-        wanted = [str(state) for state in states]
-        if wanted:
-            where += (" AND " if where else " WHERE ") + f"state IN ({', '.join('?' * len(wanted))})"
+    def set_tags(self, number: int, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
+        """Adds and takes away tags, and returns those the round has then, in order."""
+        plus, minus = [normal_tag(tag) for tag in add], {normal_tag(tag) for tag in remove}
+        with self._writing() as connection:
+            kept = _round(self._row(number)).tags
+            tags = sorted({_text(tag) for tag in (*kept, *plus)} - minus)
+            connection.execute("UPDATE rounds SET tags = ? WHERE number = ?", (json.dumps(tags), number))
+        return tuple(tags)
+
+    def tags(self) -> dict[str, int]:
+        """Every tag in use with how many rounds have it."""
+        with self._told():
+            rows = self._connection.execute(
+                "SELECT value, count(*) FROM rounds, json_each(rounds.tags) GROUP BY value ORDER BY value"
+            )
+            return {row[0]: row[1] for row in rows}
+
+    def last_good(self, simulated: bool | None = None) -> Round | None:
+        """The newest round marked "keep"; without one, the newest verified round that is not rejected; or None."""
+        kept = self.list(limit=1, simulated=simulated, search=Search(verdict="keep"))
+        if kept:
+            return kept[0]
+        where, values = condition(Search(states=(RoundState.VERIFIED,)), simulated)
         with self._told():
             row = self._connection.execute(
-                f"{_ROUND}{where} ORDER BY number DESC LIMIT 1", (*values, *wanted)
+                f"{_ROUND}{where} AND verdict != 'reject' ORDER BY number DESC LIMIT 1", values
             ).fetchone()
+            return _round(row) if row else None
+
+    def last(self, states: Iterable[RoundState] = (), simulated: bool | None = None) -> Round | None:
+        """The newest round in one of ``states`` (any, when none is named), or None."""
+        where, values = condition(Search(states=tuple(states)), simulated)
+        with self._told():
+            row = self._connection.execute(f"{_ROUND}{where} ORDER BY number DESC LIMIT 1", values).fetchone()
             return _round(row) if row else None
 
     def add_samples(self, number: int, readings: Iterable[Readings]) -> None:
@@ -182,9 +219,9 @@ class History:
             self._must_exist(cursor, number)
 
     def _page(
-        self, select: str, limit: int, offset: int, newest_first: bool, simulated: bool | None
+        self, select: str, limit: int, offset: int, newest_first: bool, simulated: bool | None, search: Search
     ) -> Sequence[sqlite3.Row]:
-        where, values = _kind(simulated)
+        where, values = condition(search, simulated)
         order = "DESC" if newest_first else "ASC"
         return self._connection.execute(
             f"{select}{where} ORDER BY number {order} LIMIT ? OFFSET ?", (*values, limit, offset)
@@ -230,10 +267,6 @@ class History:
                     connection.execute("ROLLBACK")
 
 
-def _kind(simulated: bool | None) -> tuple[str, tuple[int, ...]]:
-    return ("", ()) if simulated is None else (" WHERE simulated = ?", (int(simulated),))
-
-
 def _values(round_: Round) -> tuple[Any, ...]:
     line = summarise(round_)
     body = _json(round_)
@@ -260,7 +293,8 @@ def _text(text: str) -> str:
 
 def _round(row: sqlite3.Row) -> Round:
     round_: Round = _decoded(row["body"], Round, f"r{row['number']}")
-    return msgspec.structs.replace(round_, number=row["number"], note=row["note"], verdict=row["verdict"])
+    tags = _decoded(row["tags"], tuple[str, ...], f"r{row['number']}")
+    return msgspec.structs.replace(round_, number=row["number"], note=row["note"], verdict=row["verdict"], tags=tags)
 
 
 def _line(row: sqlite3.Row) -> RoundSummary:
@@ -269,6 +303,7 @@ def _line(row: sqlite3.Row) -> RoundSummary:
     changed = changed_values(_decoded(before, dict[str, Any], name), flags) if before is not None else {}
     fields = {column: row[column] for column in ("number", "note", "verdict", *_SUMMARY)}
     fields["simulated"] = bool(row["simulated"])
+    fields["tags"] = _decoded(row["tags"], tuple[str, ...], name)
     try:
         return msgspec.convert({**fields, "changed": changed}, RoundSummary)
     except msgspec.ValidationError as error:

@@ -9,6 +9,7 @@ import msgspec
 
 from tuner.checks.model import CheckResult
 from tuner.findings import Finding
+from tuner.measure.model import Measurement, Physics
 from tuner.metrics.model import Readings
 from tuner.planner.accuracy import Accuracy
 from tuner.planner.conditions import Conditions
@@ -32,7 +33,8 @@ class RoundState(StrEnum):
 class Round(msgspec.Struct, frozen=True, kw_only=True):
     """One round: what was asked, what was expected, what came. ``name`` is "r1", "r2", ...
 
-    ``note``, ``verdict`` ("keep", "reject", "") are the operator's. Times are seconds; ``started_at`` Unix time.
+    ``note``, ``verdict`` ("keep", "reject", "") and ``tags`` are the operator's. Times are seconds;
+    ``started_at`` is Unix time.
     """
 
     number: int
@@ -51,6 +53,10 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     ready_seconds: float | None = None
     checks: tuple[CheckResult, ...] = ()
     readings: Readings | None = None
+    #: Loads that were put on it, oldest first, with their samples.
+    measurements: tuple[Measurement, ...] = ()
+    #: What one request alone gets; None when that was not measured.
+    physics: Physics | None = None
     #: VRAM in MiB: before the start, highest during it, at ready.
     vram_mib: dict[str, int] = {}
     #: What its boot log holds for as a calibration; None when the start could not be planned.
@@ -61,10 +67,15 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     log_path: str = ""
     note: str = ""
     verdict: str = ""
+    tags: tuple[str, ...] = ()
     sglang_version: str | None = None
     driver_version: str | None = None
     gpu_name: str | None = None
     tuner_version: str = ""
+    #: Which model it was, whatever its folder is called: hashes of its config and of its weights' index.
+    fingerprint: dict[str, str] = {}
+    #: Variables it was started with that SGLang looks at: the recipe's and inherited ones, secrets hidden.
+    environment: dict[str, str] = {}
     #: The tuner process that runs this round (pid and creation time): when it is gone before the round is
     #: closed, another tuner settles the round from its log.
     runner_pid: int | None = None

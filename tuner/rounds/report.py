@@ -17,6 +17,7 @@ from tuner.planner.accuracy import accuracy_text
 from tuner.redact import redact, redact_text
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
 from tuner.rounds.summary import RoundSummary, summarise
+from tuner.rounds.table import RoundTable, TableRow
 from tuner.text import clip, plain, width
 from tuner.units import format_gib, format_seconds, format_tokens
 
@@ -67,6 +68,23 @@ def diff_markdown(difference: RoundDiff) -> str:
     return "\n".join(parts) + "\n"
 
 
+def table_text(many: RoundTable, cells: int = 140) -> str:
+    """Several rounds beside each other as text; ``*`` marks the best value of a line."""
+    parts = [f"{', '.join(many.rounds)}{_simulated(many.simulated)}", _line(many.summary)]
+    head = ("what", *many.rounds)
+    for title, rows in _groups(many):
+        parts += ["", title, _table(head, rows, cells, indent="  ")]
+    return "\n".join(parts)
+
+
+def table_markdown(many: RoundTable) -> str:
+    """Several rounds beside each other as Markdown."""
+    parts = [f"## {', '.join(many.rounds)}{_simulated(many.simulated)}", "", _escaped(many.summary)]
+    for title, rows in _groups(many):
+        parts += ["", f"### {title}", "", _markdown_table(("what", *many.rounds), rows)]
+    return "\n".join(parts) + "\n"
+
+
 def round_text(round_: Round, cells: int = 120) -> str:
     """A round in full: state, flags asked and in effect, pools predicted and actual, checks, times, findings."""
     parts = [_title(round_), *_facts(round_)]
@@ -87,6 +105,25 @@ _HEAD = ("round", "when", "outcome", "changed", "KV tokens", "slots", "requests"
 _DIFF_HEAD = ("what", "old", "new", "change", "verdict")
 
 
+def _groups(many: RoundTable) -> list[tuple[str, Rows]]:
+    marks = ("best trade", *("yes" if name in many.pareto else "" for name in many.rounds))
+    outcome: Rows = [("outcome", *many.outcomes)]
+    groups = [
+        ("Flags", [_table_row(row, many.rounds) for row in many.flags]),
+        ("In effect", [_table_row(row, many.rounds) for row in many.effective]),
+        ("Measured", outcome + [_table_row(row, many.rounds) for row in many.measures] + [marks]),
+    ]
+    return [(title, rows) for title, rows in groups if rows]
+
+
+def _table_row(row: TableRow, rounds: Sequence[str]) -> tuple[str, ...]:
+    cells = row.shown or tuple(_value(redact({row.name: value})[row.name]) for value in row.values)
+    unlike = len(row.best) < len(rounds)
+    return row.name, *(
+        f"{cell} *" if name in row.best and unlike else cell for name, cell in zip(rounds, cells, strict=True)
+    )
+
+
 def _before(rounds: Sequence[Round], at: int) -> Round | None:
     kind = rounds[at].simulated
     return next((older for older in rounds[at + 1 :] if older.simulated == kind), None)
@@ -97,7 +134,12 @@ def _row(line: RoundSummary) -> tuple[str, ...]:
     checks = f"{line.checks_passed}/{line.checks_total}" if line.checks_total else _NONE
     failed = line.state in (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED, RoundState.UNVERIFIED)
     where = f"at {line.phase}: " if line.phase and failed else ""
-    remarks = (line.verdict, line.note, f"{where}{line.reason}" if line.reason else "")
+    remarks = (
+        line.verdict,
+        " ".join(f"#{tag}" for tag in line.tags),
+        line.note,
+        f"{where}{line.reason}" if line.reason else "",
+    )
     return (
         f"{line.name} (sim)" if line.simulated else line.name,
         time.strftime("%m-%d %H:%M", time.localtime(line.started_at)),
@@ -143,6 +185,8 @@ def _facts(round_: Round) -> list[str]:
         facts.append(f"at {round_.phase}: {round_.reason}" if round_.phase else round_.reason)
     if round_.note:
         facts.append(f"note: {round_.note}")
+    if round_.tags:
+        facts.append(f"tags: {', '.join(round_.tags)}")
     facts.append(f"model: {round_.recipe.model_path or round_.recipe.tuner.model_shape or 'not told'}")
     server = f"SGLang {round_.sglang_version or 'of unknown version'} on {round_.gpu_name or 'an unknown card'}"
     facts.append(f"{server}, driver {round_.driver_version}" if round_.driver_version else server)
@@ -151,6 +195,10 @@ def _facts(round_: Round) -> list[str]:
     if round_.accuracy is not None and (off := accuracy_text(round_.accuracy)):
         basis = f"calibrated by {round_.accuracy.calibrated_by}" if round_.accuracy.calibrated_by else "by the formula"
         facts.append(f"actual less planned ({basis}): {off}")
+    if round_.fingerprint:
+        facts.append("files: " + ", ".join(f"{name} {value}" for name, value in round_.fingerprint.items()))
+    if round_.tuner_version:
+        facts.append(f"tuner {round_.tuner_version}")
     if round_.log_path:
         facts.append(f"log: {round_.log_path}")
     return [_line(fact) for fact in facts]
@@ -164,6 +212,7 @@ def _tables(round_: Round) -> list[tuple[str, Sequence[str], Rows]]:
         ("Phases", ("phase", "time"), [(name, _seconds(s)) for name, s in round_.phase_seconds.items()]),
         ("Findings", ("finding", "severity", "what", "what to do"), _findings(round_)),
         ("Flags", ("flag", "asked", "in effect"), _flags(round_)),
+        ("Environment", ("variable", "value"), _environment(round_)),
     ]
     return [table for table in tables if table[2]]
 
@@ -219,6 +268,11 @@ def _flags(round_: Round) -> Rows:
     asked, effective = redact(round_.recipe.flags), redact(round_.effective)
     names = dict.fromkeys((*asked, *effective))
     return [(name, _asked(asked, name), _asked(effective, name)) for name in names]
+
+
+def _environment(round_: Round) -> Rows:
+    variables = redact(round_.environment or round_.recipe.environment)
+    return [(name, _line(str(value))) for name, value in variables.items()]
 
 
 def _asked(values: dict[str, Any], name: str) -> str:

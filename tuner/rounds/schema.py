@@ -53,6 +53,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX samples_by_round ON samples (round, at)",
     ),
+    # A list of texts as JSON.
+    ("ALTER TABLE rounds ADD COLUMN tags TEXT NOT NULL DEFAULT '[]'",),
 )
 
 

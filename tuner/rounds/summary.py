@@ -24,6 +24,7 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     verdict: str = ""
     note: str = ""
+    tags: tuple[str, ...] = ()
     #: Where it ended and why, when it failed.
     phase: str = ""
     reason: str = ""
@@ -54,6 +55,7 @@ def summarise(round_: Round, before: Round | None = None) -> RoundSummary:
         simulated=round_.simulated,
         verdict=round_.verdict,
         note=round_.note,
+        tags=round_.tags,
         phase=round_.phase,
         reason=round_.reason,
         model=model_name(round_),

@@ -73,6 +73,7 @@ def test_a_flag_is_found_by_any_of_its_spellings(spelling: str, name: str) -> No
     ("wrong", "meant"),
     [
         ("mem_fraction", "mem_fraction_static"),
+        ("mem_frac", "mem_fraction_static"),
         ("max_runing_requests", "max_running_requests"),
         ("kv_cache_type", "kv_cache_dtype"),
         ("mamba_ratio", "mamba_full_memory_ratio"),

@@ -90,9 +90,9 @@ def test_files_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     for name, said in (
         ("absent.toml", "cannot be read: No such file or directory"),
         ("latin.toml", "is not UTF-8 text"),
-        ("notes.txt", "is neither a .toml nor a .json file"),
+        ("notes.txt", "is neither a .toml, .json, .yaml or .service file nor a command that starts SGLang"),
         ("", "config.toml cannot be read"),
-        ("a\0b.toml", "is neither a .toml nor a .json file"),
+        ("a\0b.toml", "cannot be read"),
     ):
         with pytest.raises(RecipeError, match=said):
             load(f"{tmp_path}/{name}")

@@ -248,10 +248,11 @@ def test_the_start_script_refuses_a_second_start_while_the_first_still_loads(
     script: tuple[Path, Path, dict[str, str]],
 ) -> None:
     path, logs, environ = script
-    logs.mkdir(parents=True)
+    servers = logs.parent / "tuner" / "servers"
+    servers.mkdir(parents=True)
     port = re.search(r"^port=(\d+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert port is not None
-    lock = logs / f"port-{port[1]}.lock"
+    lock = servers / f"{port[1]}.live"
     done = subprocess.run(
         ["flock", str(lock), "bash", str(path)], env=environ, capture_output=True, text=True, timeout=20, check=False
     )

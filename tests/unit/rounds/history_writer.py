@@ -1,8 +1,13 @@
-"""Writes rounds for ever and says after each step what is kept: killed in the middle by the test of the history."""
+"""Writes rounds for ever and says after each step what is kept: killed in the middle by the test of the history.
+
+For each line of standard input (path of the history, a tab, a number) a process of its own writes, until it is killed.
+It says its process id first; its end is told as "end". Forked: to start Python a thousand times takes long.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import msgspec
@@ -29,6 +34,7 @@ def main(path: str, seed: str) -> None:
         say(checking)
         history.add_samples(opened.number, [Readings(at=float(i)) for i in range(25)])
         say(checking, samples=25)
+        history.set_tags(opened.number, [f"kill-{seed}"])
         history.set_note(opened.number, f"备注 {seed}")
         say(checking, samples=25, note=f"备注 {seed}")
         verified = history.save(
@@ -43,5 +49,18 @@ def say(round_: Round, samples: int = 0, note: str = "") -> None:
     sys.stdout.flush()
 
 
+def nursery() -> None:
+    for line in sys.stdin:
+        path, _, seed = line.rstrip("\n").rpartition("\t")
+        pid = os.fork()
+        if pid == 0:
+            sys.stdout.write(f"{os.getpid()}\n")
+            sys.stdout.flush()
+            main(path, seed)
+        os.waitpid(pid, 0)
+        sys.stdout.write("end\n")
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    nursery()
