@@ -25,6 +25,12 @@ class GenerateAnswer(Protocol):
     @property
     def cached_tokens(self) -> int | None: ...
     @property
+    def total_s(self) -> float: ...
+    @property
+    def usage(self) -> Mapping[str, Any]: ...
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+    @property
     def error(self) -> str | None: ...
 
 
@@ -44,6 +50,8 @@ class ChatAnswer(Protocol):
     @property
     def finish_reason(self) -> str | None: ...
     @property
+    def cached_tokens(self) -> int | None: ...
+    @property
     def total_s(self) -> float: ...
     @property
     def error(self) -> str | None: ...
@@ -53,7 +61,9 @@ class Client(Protocol):
     """The part of ``tuner.probes.http.ServerClient`` that checks use. Neither method raises on a dead server."""
 
     def generate(self, body: dict[str, Any], *, cancel: threading.Event | None = None) -> GenerateAnswer: ...
-    def chat(self, body: dict[str, Any], *, cancel: threading.Event | None = None) -> ChatAnswer: ...
+    def chat(
+        self, body: dict[str, Any], stream: bool = False, *, cancel: threading.Event | None = None
+    ) -> ChatAnswer: ...
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -74,6 +84,8 @@ class ChatSeen(msgspec.Struct, frozen=True, kw_only=True):
     at_limit: bool = False
     error: str = ""
     seconds: float = 0.0
+    #: Prompt tokens that came from the cache; None where the server does not tell.
+    cached_tokens: int | None = None
 
     @property
     def failed(self) -> bool:
@@ -94,6 +106,7 @@ def chat_seen(answer: ChatAnswer, max_tokens: int) -> ChatSeen:
         at_limit=answer.finish_reason == "length" or (tokens is not None and tokens >= max_tokens),
         error=answer.error or "",
         seconds=answer.total_s,
+        cached_tokens=answer.cached_tokens,
     )
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from tuner.checks.answers import GenerateAnswer, failure
 from tuner.checks.model import CheckResult, Verdict
+from tuner.measure.prompts import plain_ids
 from tuner.planner.model import Plan
 from tuner.serverlog.model import BootFacts
 from tuner.units import format_seconds, format_tokens
@@ -33,9 +34,6 @@ _FEWEST_GRIDS = 4
 _POOL_SHARE = 4
 #: A further cold prefill to tell the gain is worth at most this many seconds.
 _WARM_BUDGET_S = 4.0
-#: A vocabulary's ends hold special tokens (an image token without an image is an error); below 1,000 some tokenizers
-#: keep reserved ones, and every vocabulary in use reaches beyond 8,000.
-_FIRST_ID, _IDS = 1_000, 7_000
 
 
 class PrefixContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,12 +67,18 @@ class PrefixSeen(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int | None = None
     ttft_s: float | None = None
     error: str = ""
+    #: By how much the server's counter of cached tokens went up during this request; None: no counter.
+    counted: int | None = None
 
 
-def prefix_seen(answer: GenerateAnswer) -> PrefixSeen:
-    """What a client's answer says."""
+def prefix_seen(answer: GenerateAnswer, counted: int | None = None) -> PrefixSeen:
+    """What a client's answer says; where it does not tell cached tokens, the counter does."""
     return PrefixSeen(
-        status=answer.status, cached_tokens=answer.cached_tokens, ttft_s=answer.ttft_s, error=answer.error or ""
+        status=answer.status,
+        cached_tokens=answer.cached_tokens if answer.cached_tokens is not None else counted,
+        ttft_s=answer.ttft_s,
+        error=answer.error or "",
+        counted=counted,
     )
 
 
@@ -102,10 +106,7 @@ def too_short(context: PrefixContext) -> bool:
 def prefix_prompts(context: PrefixContext, salt: int, vocab_size: int | None = None) -> Iterator[list[int]]:
     """Prompts of token ids: a prefix fresh for this ``salt``, with ever other tails that differ from their start on."""
     chance = random.Random(salt)
-    first, count = _FIRST_ID, _IDS
-    if vocab_size is not None and vocab_size < first + count:
-        first = vocab_size // 8
-        count = vocab_size - first
+    first, count = plain_ids(vocab_size)
     prefix = [first + chance.randrange(count) for _ in range(context.prefix_tokens)]
     start = chance.randrange(count)
     for number in range(count):
@@ -154,6 +155,8 @@ def judge_prefix(
     gain, details = _gain(warm)
     if verdict is Verdict.PASS:
         why = f"{why}; {gain}"
+    if doubt := _doubt(observations):
+        why = f"{why}; {doubt}"
     return _result(verdict, outcome, why, context, observations, details)
 
 
@@ -182,6 +185,20 @@ def _judged(first: int, second: int, third: int, context: PrefixContext) -> tupl
     if not context.anywhere and context.chunk and third % context.chunk == 0:
         return Verdict.PASS, "works at chunk ends only", f"{reused}, chunks have {format_tokens(context.chunk)}"
     return Verdict.PASS, "works in part", reused
+
+
+def _doubt(observations: Sequence[PrefixSeen]) -> str:
+    """Where the server's own counter says something else than its answers."""
+    counted = [seen.counted for seen in observations]
+    if None in counted:
+        return ""
+    total, told = sum(count or 0 for count in counted), sum(seen.cached_tokens or 0 for seen in observations)
+    if total == told:
+        return ""
+    return (
+        f"the server's counter of cached tokens went up by {format_tokens(total)}, not {format_tokens(told)}: "
+        "other requests ran, or one of the two is wrong"
+    )
 
 
 def _why_never(context: PrefixContext) -> str:
@@ -235,6 +252,7 @@ def _details(outcome: str, context: PrefixContext, observations: Sequence[Prefix
         "outcome": outcome,
         "prefix_tokens": context.prefix_tokens,
         "cached_tokens": [seen.cached_tokens for seen in observations],
+        "counted_tokens": [seen.counted for seen in observations],
         "ttft_s": [None if seen.ttft_s is None else round(seen.ttft_s, 4) for seen in observations],
     }
 

@@ -12,6 +12,7 @@ from tuner.checks.content import ChatContext, is_thought, no_answer, result, tem
 from tuner.checks.model import CheckResult, Verdict
 
 TOOL_CALL = "tool call"
+STREAMED_TOOL_CALL = "streamed tool call"
 
 _SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -40,7 +41,12 @@ def tool_call_request(salt: str, max_tokens: int) -> dict[str, Any]:
         "tools": [
             {
                 "type": "function",
-                "function": {"name": _NAME, "description": "Current weather of a city", "parameters": _SCHEMA},
+                # The salt stands near the start of every template's prompt: nothing of an earlier check is reused.
+                "function": {
+                    "name": _NAME,
+                    "description": f"[{salt}] Current weather of a city",
+                    "parameters": _SCHEMA,
+                },
             }
         ],
         "max_tokens": max_tokens,
@@ -48,12 +54,17 @@ def tool_call_request(salt: str, max_tokens: int) -> dict[str, Any]:
     }
 
 
-def judge_tool_call(seen: ChatSeen, context: ChatContext) -> CheckResult:
+def judge_tool_call(seen: ChatSeen, context: ChatContext, name: str = TOOL_CALL) -> CheckResult:
     """One call of the tool at hand, with arguments that fit its schema and the question."""
-    if missing := no_answer(TOOL_CALL, seen):
+    if missing := no_answer(name, seen):
         return missing
     verdict, reason = _judged(seen, context)
-    return result(TOOL_CALL, seen, verdict, reason)
+    return result(name, seen, verdict, reason)
+
+
+def judge_streamed_tool_call(seen: ChatSeen, context: ChatContext) -> CheckResult:
+    """The same of a call whose pieces came in a stream, put together by their index."""
+    return judge_tool_call(seen, context, STREAMED_TOOL_CALL)
 
 
 def argument_fault(arguments: str, schema: Mapping[str, Any]) -> str:

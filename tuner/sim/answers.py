@@ -70,6 +70,7 @@ _ECHO = re.compile(
     re.IGNORECASE,
 )
 _ECHO_ZH = re.compile(r"(?:回答|回复|说|重复)[^。\n]{0,12}[:：「“\"']\s*([^」”\"'。\n]{1,40})")
+_RECALL = re.compile(r"code of box (\w{1,20})\?", re.IGNORECASE)
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _SAMPLES = {"integer": 3, "number": 21.5, "boolean": True, "null": None}
 
@@ -91,8 +92,18 @@ def _result(text: str) -> str | None:
     return str({"plus": left + right, "minus": left - right, "times": left * right}[sign])
 
 
-def _plain_content(question: str) -> str:
+def _recalled(question: str, told: str) -> str | None:
+    """What earlier messages said of the thing asked for."""
+    asked = _RECALL.search(question)
+    found = re.search(rf"code of box {asked[1]} is (\w{{1,20}})", told, re.IGNORECASE) if asked else None
+    return found[1] if found else None
+
+
+def _plain_content(question: str, told: str) -> str:
     chinese = is_chinese(question)
+    recalled = _recalled(question, told)
+    if recalled is not None:
+        return f"The code is {recalled}."
     result = _result(question)
     if result is not None:
         return f"答案是 {result}。" if chinese else f"The answer is {result}."
@@ -149,9 +160,15 @@ def tool_call(tools: Sequence[Any], question: str, wanted: str | None = None) ->
 
 
 def chat_answer(
-    question: str, tools: Sequence[Any], *, thinking: bool, tool_choice: Any = None, answered_by_tool: bool = False
+    question: str,
+    tools: Sequence[Any],
+    *,
+    thinking: bool,
+    tool_choice: Any = None,
+    answered_by_tool: bool = False,
+    told: str = "",
 ) -> Answer:
-    """The answer to a chat request."""
+    """The answer to a chat request; ``told`` is all that the conversation says."""
     reasoning = ""
     if thinking:
         reasoning = (
@@ -166,12 +183,12 @@ def chat_answer(
         call = tool_call(tools, question, wanted)
         if call is not None:
             return Answer(reasoning=reasoning, calls=(call,))
-    return Answer(reasoning=reasoning, content=_plain_content(question))
+    return Answer(reasoning=reasoning, content=_plain_content(question, told))
 
 
-def spoil(answer: Answer, faults: Faults, cached_tokens: int) -> Answer:
+def spoil(answer: Answer, faults: Faults, cached_tokens: int, *, streamed: bool = False) -> Answer:
     """The answer with the faults that are switched on."""
-    if faults.has(Fault.CACHE_WRONG) and cached_tokens:
+    if faults.has(Fault.CACHE_WRONG) and cached_tokens and answer.calls:
         answer = msgspec.structs.replace(answer, calls=(), content="As I said about the other document, see above.")
     if faults.has(Fault.HOT_ANSWER_DIFFERS) and cached_tokens and answer.content:
         answer = msgspec.structs.replace(answer, content="On second thought, no. " + answer.content)
@@ -181,7 +198,7 @@ def spoil(answer: Answer, faults: Faults, cached_tokens: int) -> Answer:
         )
     if faults.has(Fault.TEMPLATE_LEAKS):
         answer = msgspec.structs.replace(answer, content=f"{answer.content}<|im_end|>\n<|im_start|>assistant")
-    if faults.has(Fault.BROKEN_TOOL_ARGS):
+    if faults.text(Fault.BROKEN_TOOL_ARGS) in ("", "streamed" if streamed else "whole"):
         broken = tuple(ToolCall(call.name, call.arguments[:-1] + ", }") for call in answer.calls)
         answer = msgspec.structs.replace(answer, calls=broken)
     if faults.has(Fault.EMPTY_ANSWER):

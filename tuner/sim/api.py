@@ -211,7 +211,7 @@ class Endpoints:
         service = self._service
         built = service.built
         try:
-            turn = chat.read_chat(await http.body(), built.parsers, built.default_template)
+            turn = chat.read_chat(await http.body(), built.parsers, built.default_template, service.faults)
             body = turn.body
             ids = token_ids(pieces(turn.prompt), service.scheduler.vocabulary)
             asked = body.max_completion_tokens or body.max_tokens
@@ -224,7 +224,7 @@ class Endpoints:
             say(f"[http_server] Error: {refusal}")
             return _openai_error(str(refusal), refusal.status)
         request = Request(
-            ids, count, lambda cached: turn.compose(cached, service.faults), streaming=body.stream, rid=body.rid
+            ids, count, lambda cached: turn.compose(cached, service.faults, count), streaming=body.stream, rid=body.rid
         )
         model = body.model or service.model_name
         report = bool(built.values.get("enable_cache_report"))

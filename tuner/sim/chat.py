@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from tuner.sim.answers import Answer, Parsers, Piece, PieceKind, chat_answer, cut, spoil
-from tuner.sim.faults import Faults
+from tuner.sim.answers import Answer, Parsers, Piece, PieceKind, babble, chat_answer, cut, spoil
+from tuner.sim.faults import Fault, Faults
 from tuner.sim.requests import Request
 from tuner.sim.tokens import chat_prompt, last_user_text
 
@@ -31,6 +31,7 @@ class ChatBody(msgspec.Struct, kw_only=True):
     tool_choice: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     separate_reasoning: bool = True
+    ignore_eos: bool = False
     rid: str | None = None
 
 
@@ -43,12 +44,15 @@ class ChatTurn(msgspec.Struct, kw_only=True):
     answer: Answer
     parsers: Parsers
 
-    def compose(self, cached_tokens: int, faults: Faults) -> list[Piece]:
-        """The tokens of the answer."""
-        return cut(spoil(self.answer, faults, cached_tokens), self.parsers, thinking=self.thinking)
+    def compose(self, cached_tokens: int, faults: Faults, tokens: int = 0) -> list[Piece]:
+        """The tokens of the answer; with ``ignore_eos`` it goes on to ``tokens``."""
+        spoilt = spoil(self.answer, faults, cached_tokens, streamed=self.body.stream)
+        made = cut(spoilt, self.parsers, thinking=self.thinking)
+        more = max(0, tokens - len(made)) if self.body.ignore_eos else 0
+        return made + babble(self.prompt.encode("utf-8", "surrogatepass"), more)
 
 
-def read_chat(raw: bytes, parsers: Parsers, template: dict[str, Any]) -> ChatTurn:
+def read_chat(raw: bytes, parsers: Parsers, template: dict[str, Any], faults: Faults | None = None) -> ChatTurn:
     """A chat body to a turn. Raises BadRequest."""
     try:
         body = msgspec.json.decode(raw, type=ChatBody)
@@ -57,7 +61,8 @@ def read_chat(raw: bytes, parsers: Parsers, template: dict[str, Any]) -> ChatTur
     if not body.messages:
         raise BadRequest("Messages cannot be empty.")
     kwargs = template | (body.chat_template_kwargs or {})
-    thinking = bool(kwargs.get("enable_thinking", True))
+    thinks_anyway = faults is not None and faults.has(Fault.THINKS_ANYWAY)
+    thinking = thinks_anyway or bool(kwargs.get("enable_thinking", True))
     tools = body.tools or []
     answered = bool(body.messages) and body.messages[-1].get("role") == "tool"
     return ChatTurn(
@@ -70,6 +75,7 @@ def read_chat(raw: bytes, parsers: Parsers, template: dict[str, Any]) -> ChatTur
             thinking=thinking,
             tool_choice=body.tool_choice,
             answered_by_tool=answered,
+            told=chat_prompt(body.messages, (), thinking=False),
         ),
         parsers=msgspec.structs.replace(parsers, reasoning=parsers.reasoning and body.separate_reasoning),
     )

@@ -36,9 +36,11 @@ class Fault(StrEnum):
     EMPTY_ANSWER = "empty-answer"
     BROKEN_TOOL_ARGS = "broken-tool-args"
     HOT_ANSWER_DIFFERS = "hot-answer-differs"
+    THINKS_ANYWAY = "thinks-anyway"
     CACHE_WRONG = "cache-wrong"
     # numbers
     CACHE_OFF = "cache-off"
+    SLOTS_LOST = "slots-lost"
     LIMIT_OFF_BY_ONE = "limit-off-by-one"
     ACCEPTANCE_LENGTH_1 = "acceptance-length-1"
 
@@ -64,10 +66,12 @@ MEANING: dict[Fault, str] = {
     Fault.REASONING_LEAKS: "reasoning comes as content",
     Fault.TEMPLATE_LEAKS: "template tokens come in the content",
     Fault.EMPTY_ANSWER: "answers have no content",
-    Fault.BROKEN_TOOL_ARGS: "arguments of tool calls are not valid JSON",
+    Fault.BROKEN_TOOL_ARGS: "arguments of tool calls are not valid JSON; ARG: only those 'streamed', or only 'whole'",
+    Fault.THINKS_ANYWAY: "it thinks although the request turns thinking off",
     Fault.HOT_ANSWER_DIFFERS: "an answer on a cached prefix differs from the cold one",
     Fault.CACHE_WRONG: "a cached prefix brings the state of another conversation: no tool call comes on a hit",
     Fault.CACHE_OFF: "the prefix cache never hits, though it is on",
+    Fault.SLOTS_LOST: "ARG of its state slots (a share, default 0.5) are lost to the prefix cache",
     Fault.LIMIT_OFF_BY_ONE: "refuses an input one token shorter than it says",
     Fault.ACCEPTANCE_LENGTH_1: "no draft is ever accepted",
 }
@@ -82,8 +86,11 @@ _DEFAULT_ARGUMENT: dict[Fault, str] = {
     Fault.OOM_WHILE_SERVING: "4096",
     Fault.HANG_WHILE_SERVING: "0",
     Fault.HOLD_VRAM: "30",
+    Fault.SLOTS_LOST: "0.5",
 }
 _NUMBERS = frozenset(_DEFAULT_ARGUMENT) - {Fault.HANG}
+#: Which answers broken tool arguments are in; empty: all.
+_TOOL_ARGS = ("", "streamed", "whole")
 HANG_PHASES = ("launching", "loading", "sizing", "capturing", "binding", "warming")
 
 
@@ -117,6 +124,8 @@ def parse_faults(texts: Iterable[str]) -> Faults:
         argument = argument or _DEFAULT_ARGUMENT.get(fault, "")
         if fault is Fault.HANG and argument not in HANG_PHASES:
             raise ValueError(f"A start cannot hang at {argument!r}; phases are: {', '.join(HANG_PHASES)}.")
+        if fault is Fault.BROKEN_TOOL_ARGS and argument not in _TOOL_ARGS:
+            raise ValueError(f"The fault {fault} takes streamed, whole or nothing, not {argument!r}.")
         if fault is Fault.DIE_AT and not argument:
             raise ValueError("The fault die-at needs a text: die-at:TEXT OF A LINE.")
         if fault in _NUMBERS:

@@ -58,7 +58,7 @@ def prompt_ids(body: GenerateBody, vocabulary: int) -> list[int]:
 
 def planned(prompt: bytes, count: int, faults: Faults, cached_tokens: int) -> list[Piece]:
     """The tokens of an answer: the same for the same prompt, hot or cold, unless a fault says otherwise."""
-    spoilt = cached_tokens and (faults.has(Fault.HOT_ANSWER_DIFFERS) or faults.has(Fault.CACHE_WRONG))
+    spoilt = cached_tokens and faults.has(Fault.HOT_ANSWER_DIFFERS)
     return babble(prompt[-4096:] + (b"hot" if spoilt else b""), count)
 
 

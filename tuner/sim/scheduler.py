@@ -244,7 +244,7 @@ class Scheduler:
         graph = self.limits.prefill_graphs and not health
         stats.passes["prefill_cuda_graph" if graph else "prefill_none"] += 1
         stats.realtime_tokens["prefill_compute"] += new
-        if cached and not self._faults.has(Fault.CACHE_WRONG):
+        if cached:
             stats.realtime_tokens["prefill_cache"] += cached
         stats.uncached_prefilled += new
         stats.prefill_busy_us += int(seconds * 1e6)

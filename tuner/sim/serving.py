@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Coroutine, Iterator
 
+import msgspec
 import uvicorn
 
 from tuner.sim import tracebacks
@@ -76,9 +77,11 @@ class Serving:
             limit_shift=-1 if self._faults.has(Fault.LIMIT_OFF_BY_ONE) else 0,
         )
         vocabulary = built.model.shape.vocab_size
-        scheduler = Scheduler(
-            PrefixCache(built.pools.kept_states), limits, Speed(options), stats, self._faults, vocabulary
-        )
+        kept = built.pools.kept_states
+        lost = self._faults.number(Fault.SLOTS_LOST)
+        if lost is not None:
+            kept = msgspec.structs.replace(kept, slots=max(1, int(kept.slots * (1 - lost))))
+        scheduler = Scheduler(PrefixCache(kept), limits, Speed(options), stats, self._faults, vocabulary)
         scheduler.refresh()
         view = CardView(
             player.held_gib, built.available_gib, card.card.total_mib / 1024, others_gib, self._card.publish
