@@ -67,6 +67,12 @@ async def tour(session: Session, first: Recipe) -> None:
         await until(pilot, lambda: session.history.count() == 1 and session.history.get(1).state == "verified")
         await pilot.press("escape")
         await until(pilot, lambda: app.inputs is not None and app.inputs.calibrated_by == "r1")
+        await pilot.press("5")
+        await pilot.pause(1.0)
+        await pilot.press("down", "down")
+        await pilot.pause(1.0)
+        keep(app, "doctor")
+        await pilot.press("1")
         await drag_ratio(pilot, -6)
         await pilot.pause(1.5)
         keep(app, "tune-drag")
@@ -88,6 +94,12 @@ async def tour(session: Session, first: Recipe) -> None:
         await pilot.press("4")
         await pilot.pause(1.0)
         keep(app, "log")
+        await pilot.press("6")
+        await pilot.pause(2.0)
+        keep(app, "presets")
+        await pilot.press("1", "T")
+        await pilot.pause(1.0)
+        keep(app, "tune-light")
 
 
 async def small(session: Session, first: Recipe) -> None:

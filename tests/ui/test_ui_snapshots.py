@@ -25,7 +25,8 @@ FOUND = (
     Finding(id=FindingId.POOL_BELOW_CONTEXT, severity=Severity.WARNING, title="Inputs above the KV pool are refused.",
             remedy="Give KV more memory."),
     Finding(id=FindingId.RATIO_MISFIT, severity=Severity.NOTE, title="81 slots for 3 requests.",
-            remedy="Take a smaller ratio."),
+            remedy="Take a smaller ratio.", evidence=("42 slots are worth 100,000 tokens",),
+            flags={"mamba_full_memory_ratio": 0.2}),
 )  # fmt: skip
 
 
@@ -160,6 +161,39 @@ async def test_compare(
         await pilot.press("3")
         await until(pilot, lambda: "r1 → r3" in screen_text(app))
         await pilot.pause()
+        assert screen_text(app) == snapshot
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_doctor(history: FakeSession, opened: Opened, snapshot: SnapshotAssertion, size: tuple[int, int]) -> None:
+    async with opened(size=size) as (app, pilot):
+        await settled(app, pilot)
+        await pilot.press("5")
+        await until(pilot, lambda: "ratio-misfit" in screen_text(app) or "pool-below-context" in screen_text(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "ratio-misfit" in screen_text(app) and "a Apply" in screen_text(app))
+        assert screen_text(app) == snapshot
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_presets(
+    history: FakeSession,
+    opened: Opened,
+    snapshot: SnapshotAssertion,
+    size: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "small.toml").write_text(
+        "# A small model.\n#\n# Measured nowhere.\n\n"
+        '[server]\nmodel_path = "/models/small"\n[memory]\nmem_fraction_static = 0.7\nmamba_full_memory_ratio = 0.4\n'
+    )
+    monkeypatch.setattr("tuner.ui.screens.presets.list_presets", lambda home: {"small": tmp_path / "small.toml"})
+    monkeypatch.setattr("tuner.ui.screens.presets.packaged_presets", lambda: tmp_path)
+    async with opened(size=size) as (app, pilot):
+        await settled(app, pilot)
+        await pilot.press("6")
+        await until(pilot, lambda: "Here it would give" in screen_text(app) and "q Quit" in screen_text(app))
         assert screen_text(app) == snapshot
 
 

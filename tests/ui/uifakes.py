@@ -14,7 +14,9 @@ from tuner.checks.model import CheckResult, Verdict
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuReading, Reach, Readings, Spread
 from tuner.modelcard import Family, ModelShape, StateShape
+from tuner.paths import Home
 from tuner.planner import plan as make_plan
+from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import GIB, CannotPlan, PlanInputs, Source, Sourced
 from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
 from tuner.rounds.history import History
@@ -100,6 +102,10 @@ class FakeSession:
 
     def __init__(self, folder: Path, *, shape: ModelShape = HYBRID_27B) -> None:
         self.folder = folder
+        self.home = Home.at(folder / "home")
+        self.known: tuple[tuple[str, Accuracy], ...] = ()
+        self.refuse: tuple[Finding, ...] = ()
+        self.forced: list[bool] = []
         self.shape = shape
         self.history = History(folder / "rounds.sqlite")
         self.server: Running | None = None
@@ -108,6 +114,8 @@ class FakeSession:
         self.gate.set()
         self.asked: list[Recipe] = []
         self.stopped = 0
+        self.calibrated_by: str | None = None
+        self.note = ""
         self.fail_in: str | None = None
         self.cannot: str = ""
 
@@ -120,13 +128,26 @@ class FakeSession:
             free_before=Sourced(46.83, Source.BOOT_LOG),
             free_after=Sourced(46.83 - self.shape.weights_bytes / GIB, Source.BOOT_LOG),
             free_after_has_draft=False,
+            calibrated_by=self.calibrated_by,
+            calibration_note=self.note,
             card_gib=47.5,
         )
 
+    def accuracy(self, *, simulated: bool, limit: int = 3) -> tuple[tuple[str, Accuracy], ...]:
+        del simulated
+        return self.known[:limit]
+
     def run_round(
-        self, recipe: Recipe, *, publish: Callable[[Event], None], cancel: threading.Event, note: str = ""
+        self,
+        recipe: Recipe,
+        *,
+        publish: Callable[[Event], None],
+        cancel: threading.Event,
+        note: str = "",
+        force: bool = False,
     ) -> Round:
         self.asked.append(recipe)
+        self.forced.append(force)
         plan = make_plan(self.planning_inputs(recipe))
         round_ = self.history.open_round(
             Round(number=0, started_at=1_790_000_000.0, state=RoundState.STARTING, simulated=recipe.simulated,
@@ -135,6 +156,13 @@ class FakeSession:
         )  # fmt: skip
         publish(RoundOpened(round_))
         publish(Planned(plan))
+        if self.refuse and not force:
+            reason = " ".join(f"{f.title} {f.remedy}" for f in self.refuse)
+            refused = msgspec.structs.replace(
+                round_, state=RoundState.REFUSED, phase="preflight", reason=reason, findings=self.refuse
+            )
+            publish(RoundClosed(self.history.save(refused)))
+            return refused
         if self.server is not None:
             publish(ServerStopped(StopOutcome(stopped=True, seconds=2.4, how="SIGTERM")))
             self.server = None

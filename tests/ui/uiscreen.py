@@ -26,3 +26,8 @@ async def until(pilot: Pilot[None], true: Callable[[], bool], *, tries: int = 50
             return
         await pilot.pause(0.01)
     raise AssertionError(f"what the test waited for never came; the screen:\n{screen_text(pilot.app)}")
+
+
+def told(app: App[None]) -> str:
+    """What the app has said in its corner; a terminal under test does not draw that."""
+    return " ".join(notification.message for notification in app._notifications)

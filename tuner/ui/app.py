@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -14,16 +14,20 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.filter import LineFilter
 from textual.reactive import var
 from textual.screen import Screen
 
+from tuner.paths import HomeError
 from tuner.planner.model import PlanInputs
 from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
 from tuner.session.events import RoundClosed, RoundOpened
+from tuner.text import plain
 from tuner.ui import progress as progressing
-from tuner.ui.bench import Bench
+from tuner.ui.ascii import AsciiFilter, only_ascii
+from tuner.ui.bench import Bench, flag_changes
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
 from tuner.ui.preview import Baseline, baseline, preview
 from tuner.ui.progress import Progress, Work
@@ -33,13 +37,22 @@ from tuner.ui.screens.dialog import ConfirmScreen
 from tuner.ui.screens.restart import RestartFacts, restart_screen
 from tuner.ui.screens.tune import TuneScreen
 from tuner.ui.screens.working import WorkingScreen
+from tuner.ui.settings import FILE, AppSettings, SettingsError, read_settings
 from tuner.ui.themes import THEMES
 from tuner.ui.widgets.chrome import PLACES
+from tuner.ui.wording import Known, changes_line
 
 if TYPE_CHECKING:
     from tuner.session.session import Look, Session
 
 _GOOD = (RoundState.VERIFIED, RoundState.UNVERIFIED)
+_ENDED_EARLY = (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED)
+
+
+def _machine(recipe: Recipe) -> object:
+    """Of a recipe, what the inputs of its plans depend on; the other flags only go into the plan itself."""
+    parallel = tuple(recipe.flags.get(name) for name in ("tp_size", "pp_size", "dp_size"))
+    return recipe.model_path, recipe.port, parallel, recipe.python, recipe.environment, recipe.tuner
 
 
 def _rounds() -> Screen[Any]:
@@ -60,25 +73,46 @@ def _log() -> Screen[Any]:
     return LogScreen()
 
 
+def _doctor() -> Screen[Any]:
+    from tuner.ui.screens.doctor import DoctorScreen
+
+    return DoctorScreen()
+
+
+def _presets() -> Screen[Any]:
+    from tuner.ui.screens.presets import PresetsScreen
+
+    return PresetsScreen()
+
+
 class TunerApp(App[None]):
     """Screens read its reactives; only its methods change them."""
 
     TITLE = "tuner"
     CSS_PATH = "tuner.tcss"
-    MODES = {"tune": TuneScreen, "rounds": _rounds, "compare": _compare, "log": _log}  # noqa: RUF012
+    MODES = {  # noqa: RUF012
+        "tune": TuneScreen,
+        "rounds": _rounds,
+        "compare": _compare,
+        "log": _log,
+        "doctor": _doctor,
+        "presets": _presets,
+    }
     DEFAULT_MODE = "tune"
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (160, "-very-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (176, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
     ENABLE_COMMAND_PALETTE = True
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,f1", "help", "Help", key_display="?", show=False, id="help",
+        Binding("question_mark,f1", "help", "Help", show=False, id="help",
                 tooltip="The keys of this screen"),
         Binding("1", "go('tune')", "Tune", show=False, id="go.tune", tooltip="Knobs and the plan of the next start"),
         Binding("2", "go('rounds')", "Rounds", show=False, id="go.rounds", tooltip="The history of rounds"),
         Binding("3", "go('compare')", "Compare", show=False, id="go.compare", tooltip="Two rounds side by side"),
         Binding("4", "go('log')", "Log", show=False, id="go.log", tooltip="What the server prints"),
-        Binding("R,ctrl+r", "restart", "Restart", key_display="R", id="restart",
+        Binding("5", "go('doctor')", "Doctor", show=False, id="go.doctor", tooltip="What was found, and what to do"),
+        Binding("6", "go('presets')", "Presets", show=False, id="go.presets", tooltip="Recipes to start from"),
+        Binding("R,ctrl+r", "restart", "Restart", id="restart",
                 tooltip="Start the server with the flags on the Tune screen, after a question"),
         Binding("v", "verify", "Verify", show=False, id="verify", tooltip="Run the checks on the running server again"),
         Binding("s", "stop", "Stop", show=False, id="stop", tooltip="Stop the running server, after a question"),
@@ -88,6 +122,7 @@ class TunerApp(App[None]):
         Binding("x", "judge('reject')", "Reject", show=False, id="reject", tooltip="Mark the round as rejected"),
         Binding("p", "progress", "Progress", show=False, id="progress",
                 tooltip="Show the work under way, or how the last one ended"),
+        Binding("T", "shade", "Light or dark", show=False, id="shade", tooltip="Light colours or dark ones"),
         Binding("q", "quit", "Quit", id="quit", tooltip="Leave; the server stays up"),
     ]  # fmt: skip
 
@@ -99,6 +134,10 @@ class TunerApp(App[None]):
     inputs: var[PlanInputs | None] = var(None)
     inputs_problem: var[str] = var("")
     baseline: var[Baseline] = var(Baseline())
+    #: How far the plans of the last rounds were off, newest first.
+    known: var[Known] = var(())
+    #: The process of another tuner that is in the middle of the running server's round.
+    starter: var[int | None] = var(None)
     progress: var[Progress | None] = var(None)
     #: Name of the running round ("r3"), "server" for one without a round, "" while nothing runs.
     running_name: var[str] = var("")
@@ -114,11 +153,46 @@ class TunerApp(App[None]):
         self.session = session
         self._demo = demo
         self._looked = False
+        #: What the inputs were gathered for, the server whose end is no surprise, and the running round as last seen.
+        self._gathered_for: object = None
+        self._ended = ""
+        self._seen: object = None
+        self._ascii = False
         self.runner = Runner(session, self.post_message, every_s=every_s)
         self.set_reactive(TunerApp.bench, Bench.opened(recipe))
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEMES[0].name
+        self.settings_problem = ""
+        self._settle()
+
+    def _settle(self) -> None:
+        """Takes the operator's settings; what cannot be used is told once the screen is up."""
+        settings = AppSettings()
+        try:
+            settings = read_settings(self.session.home.config)
+        except (SettingsError, HomeError) as error:
+            self.settings_problem = str(error)
+        self._ascii = settings.ascii if settings.ascii is not None else only_ascii()
+        if settings.theme in self.available_themes:
+            self.theme = settings.theme
+        elif settings.theme:
+            self.settings_problem = f"There is no theme {settings.theme!r}: {', '.join(sorted(self.available_themes))}."
+        if settings.keys:
+            self._take_keys(settings.keys)
+
+    def _take_keys(self, keys: dict[str, str]) -> None:
+        from tuner.ui.keys import key_names  # imports every screen
+
+        unknown = sorted(keys.keys() - key_names(type(self)))
+        if unknown:
+            self.settings_problem = f"{FILE}: no key is called {', '.join(unknown)}; ? lists the names."
+        self.set_keymap({name: key for name, key in keys.items() if name not in unknown})
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Besides Textual's own: everything in ASCII where the terminal has nothing else."""
+        filters = super().get_line_filters()
+        return [*filters, AsciiFilter()] if self._ascii else filters
 
     @property
     def simulated(self) -> bool:
@@ -139,8 +213,10 @@ class TunerApp(App[None]):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit)
-        self.runner.gather(self.bench.draft)
+        self._gather()
         self.runner.watch()
+        if self.settings_problem:
+            self.say(self.settings_problem, severity="warning")
 
     def on_unmount(self) -> None:
         """Lets the threads go; the server stays up."""
@@ -150,20 +226,47 @@ class TunerApp(App[None]):
 
     @on(LookArrived)
     def _looked_at(self, message: LookArrived) -> None:
-        self.look, self.look_problem = message.look, ""
+        self.look, self.look_problem, self.starter = message.look, "", message.starter
         running = message.look.running
         name = (running.handle.round_name or "server") if running else ""
         if name != self.running_name or not self._looked:
-            self.running_name = name
+            gone, self.running_name = self.running_name, name
             if running is not None:
                 self.bench = self.bench.rebased(running.handle.recipe, name)
             else:
                 self.bench = self.bench.rebased(self.bench.base, "")
-            self.runner.gather(self.bench.base)
+                self._miss(gone)
+            self._gather()
+        seen = running.round if running is not None else None
+        state = (seen.name, seen.state, seen.note, seen.verdict) if seen is not None else None
+        if state != self._seen:
+            # Another tuner may be at work on it.
+            self._seen = state
+            self.history_version += 1
         if not self._looked:
             self._looked = True
             if self._demo and running is None:
                 self._begin_round()
+
+    def _miss(self, name: str) -> None:
+        """Says that a server has gone, unless that was asked for here or a start has just told it."""
+        round_ = self.progress.round if self.progress is not None else None
+        told = round_ is not None and round_.name == name and round_.state in _ENDED_EARLY
+        if name and name != self._ended and not told and not self.runner.busy:
+            self.say(
+                f"The server of {name} is gone: stopped or killed from outside. 4 shows its log, R starts it again.",
+                severity="warning",
+            )
+
+    def _gather(self) -> None:
+        """What plans of the draft need."""
+        self._gathered_for = _machine(self.bench.draft)
+        self.runner.gather(self.bench.draft)
+
+    def watch_bench(self) -> None:
+        """Another model, interpreter or environment on the bench needs other inputs."""
+        if self.is_running and self._gathered_for is not None and self._gathered_for != _machine(self.bench.draft):
+            self._gather()
 
     @on(LookFailed)
     def _look_failed(self, message: LookFailed) -> None:
@@ -171,8 +274,11 @@ class TunerApp(App[None]):
 
     @on(InputsArrived)
     def _gathered(self, message: InputsArrived) -> None:
-        self.inputs, self.inputs_problem = message.inputs, message.problem
-        planned = preview(message.inputs, self.bench.base).plan if message.inputs is not None else None
+        if _machine(message.recipe) != self._gathered_for:
+            return
+        self.inputs, self.inputs_problem, self.known = message.inputs, message.problem, message.accuracy
+        same = _machine(self.bench.base) == self._gathered_for
+        planned = preview(message.inputs, self.bench.base).plan if message.inputs is not None and same else None
         self.baseline = baseline(self.bench.base_name, planned, self.running_round)
 
     @on(Happened)
@@ -191,11 +297,11 @@ class TunerApp(App[None]):
         self.history_version += 1
         self.runner.look_now()
         # The boot log of a round just ended may calibrate the next plan.
-        self.runner.gather(self.bench.base)
+        self._gather()
         if not isinstance(self.screen, WorkingScreen):
             ended = self.progress
-            words = "done" if ended.good else (ended.problem or "ended, but not as wanted: p shows how")
-            self.say(f"{ended.title}: {words}", severity="information" if ended.good else "warning")
+            words = "." if ended.good else f": {ended.problem or 'p shows how, 5 what to do'}"
+            self.say(f"{ended.title}{words}", severity="information" if ended.good else "warning")
 
     # the bench
 
@@ -207,6 +313,19 @@ class TunerApp(App[None]):
         """Another round's flags onto the bench."""
         self.bench = self.bench.replaced(round_.recipe)
         self.say(f"The flags of {round_.name} are on the Tune screen. R starts them, Ctrl+Z takes them back.")
+        self.go("tune")
+
+    def apply(self, flags: dict[str, Any]) -> None:
+        """A remedy's flags onto the bench."""
+        before = self.bench
+        self.bench = self.bench.applied(flags)
+        words = changes_line(flag_changes(before.draft.flags, self.bench.draft.flags))
+        self.say(f"On the Tune screen: {words}. R starts it, Ctrl+Z takes it back.")
+
+    def load(self, recipe: Recipe, name: str) -> None:
+        """A whole recipe onto the bench."""
+        self.bench = self.bench.loaded(recipe)
+        self.say(f"{name} is on the Tune screen. R starts it, Ctrl+Z takes it back.")
         self.go("tune")
 
     def action_undo(self) -> None:
@@ -226,11 +345,32 @@ class TunerApp(App[None]):
     @work(exclusive=True, group="dialog")
     async def action_restart(self) -> None:
         """Asks once, then starts."""
-        if self._occupied():
+        if self._occupied() or self._taken():
             return
         facts = await self._restart_facts()
         if facts is not None and await self.push_screen_wait(restart_screen(facts)):
-            self._begin_round()
+            self._begin_round(force=facts.refused)
+
+    @work(exclusive=True, group="dialog")
+    async def force(self) -> None:
+        """Asks, then starts what was refused."""
+        refused = self.progress.round if self.progress is not None else None
+        if refused is None or self._occupied() or self._taken():
+            return
+        stops = f"{self.running_name} is stopped first. " if self.running_name else ""
+        question = f"{stops}The start is as good as sure to fail. Start the flags of {refused.name} all the same?"
+        text = Content(f"{plain(refused.reason)}\n\n{question}")
+        title = f"Start anyway what was refused as {refused.name}"
+        if await self.push_screen_wait(ConfirmScreen(title, text, yes="Start anyway", careful=True)):
+            self.bench = self.bench.replaced(refused.recipe)
+            self._begin_round(force=True)
+
+    def _taken(self) -> bool:
+        """Whether another tuner is in the middle of a round on this server; says so."""
+        if self.starter is not None:
+            words = f"Another tuner (process {self.starter}) is in the middle of {self.running_name}: wait for it."
+            self.say(words, severity="warning")
+        return self.starter is not None
 
     async def _restart_facts(self) -> RestartFacts | None:
         recipe = self.bench.draft
@@ -252,10 +392,11 @@ class TunerApp(App[None]):
             took_name=before.name if before else "",
             in_flight=sum(known) if known else None,
             simulated=recipe.simulated,
+            known=self.known,
         )
 
     @work(exclusive=True, group="begin")
-    async def _begin_round(self) -> None:
+    async def _begin_round(self, *, force: bool = False) -> None:
         recipe = self.bench.draft
         try:
             last = await asyncio.to_thread(self.session.history.last, _GOOD, recipe.simulated)
@@ -269,7 +410,8 @@ class TunerApp(App[None]):
             simulated=recipe.simulated,
             now=time.monotonic(),
         )
-        self.runner.start_round(recipe)
+        self._ended = self.running_name
+        self.runner.start_round(recipe, force=force)
         self.push_screen(WorkingScreen())
 
     def action_verify(self) -> None:
@@ -291,6 +433,7 @@ class TunerApp(App[None]):
         if await self.push_screen_wait(
             ConfirmScreen(f"Stop {self.running_name}", Content(text), yes="Stop", careful=flying > 0)
         ):
+            self._ended = self.running_name
             self._begin(Work.STOP)
             self.runner.stop()
             self.push_screen(WorkingScreen())
@@ -406,13 +549,18 @@ class TunerApp(App[None]):
         if mode != self.current_mode:
             self.switch_mode(mode)
 
+    def action_shade(self) -> None:
+        """The other of our two themes."""
+        dark, light = THEMES[0].name, THEMES[1].name
+        self.theme = light if self.current_theme.dark else dark
+
     def action_help(self) -> None:
         """Lists the keys that work here."""
         from tuner.ui.screens.help import HelpScreen, key_groups
 
         screen = self.screen
         title = next((t for m, _, t in PLACES if isinstance(screen, Place) and m == screen.mode), "")
-        self.push_screen(HelpScreen(title, getattr(screen, "purpose", ""), key_groups(screen)))
+        self.push_screen(HelpScreen(title, getattr(screen, "purpose", ""), key_groups(screen), FILE))
 
     async def action_quit(self) -> None:
         """Leaves; asks only while a start is under way."""
@@ -427,17 +575,19 @@ class TunerApp(App[None]):
         self.exit()
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Every key with a description is a command."""
+        """Every key of the screen and of the app is a command; those that move inside a widget are not."""
         seen: set[str] = set()
         for active in screen.active_bindings.values():
             binding = active.binding
             if not binding.tooltip or not binding.description or binding.action in seen or not active.enabled:
                 continue
+            if active.node is not self and active.node is not screen:
+                continue
             seen.add(binding.action)
             key = binding.key_display or self.get_key_display(binding)
             run = partial(self.run_action, binding.action, active.node)
-            yield SystemCommand(binding.description, f"{binding.tooltip}  [{key}]", run)
-        yield SystemCommand("Theme", "Choose the colours, dark or light", self.action_change_theme)
+            yield SystemCommand(binding.description, f"{binding.tooltip} · key {key}", run)
+        yield SystemCommand("Theme", "Choose the colours among all themes", self.action_change_theme)
 
     def say(self, text: str, *, severity: Literal["information", "warning", "error"] = "information") -> None:
         """One sentence at the corner; never read as markup."""

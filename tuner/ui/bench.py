@@ -51,6 +51,23 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
         gone = dict.fromkeys(self.draft.flags.keys() - recipe.flags.keys())
         return self.changed({**gone, **recipe.flags})
 
+    def applied(self, flags: dict[str, Any]) -> Bench:
+        """The bench after a change that is an undo of its own, whatever was turned before."""
+        changed = msgspec.structs.replace(self, touched=frozenset()).changed(flags)
+        return msgspec.structs.replace(changed, touched=frozenset())
+
+    def loaded(self, recipe: Recipe) -> Bench:
+        """The bench with a whole other recipe on it; while nothing runs it is what changes count against.
+
+        A recipe that names no interpreter keeps the one there is; over a running server the port stays.
+        """
+        draft = recipe if recipe.python else msgspec.structs.replace(recipe, python=self.draft.python)
+        if self.base_name:
+            draft = draft.with_flags({"port": self.base.flags.get("port")})
+        past = (*self.past, self.draft)[-UNDO_DEPTH:]
+        base = self.base if self.base_name else draft
+        return msgspec.structs.replace(self, base=base, draft=draft, past=past, future=(), touched=frozenset())
+
     def undone(self) -> Bench:
         """One change back."""
         if not self.past:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
+from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import PlanInputs
 from tuner.recipe.model import Recipe
 from tuner.session.events import Event
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
 
 class LookArrived(Message):
-    """One poll of the server and the card."""
+    """One poll of the server and the card. ``starter``: the process of another tuner in the middle of this round."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, starter: int | None = None) -> None:
         self.look = look
+        self.starter = starter
         super().__init__()
 
 
@@ -47,10 +49,20 @@ class WorkEnded(Message):
 
 
 class InputsArrived(Message):
-    """What plans of ``recipe``'s model need, or the sentence that says why there is none."""
+    """What plans of ``recipe``'s model need, or the sentence that says why there is none.
 
-    def __init__(self, recipe: Recipe, inputs: PlanInputs | None, problem: str = "") -> None:
+    ``accuracy``: how far the plans of the last rounds were off, newest first.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        inputs: PlanInputs | None,
+        problem: str = "",
+        accuracy: tuple[tuple[str, Accuracy], ...] = (),
+    ) -> None:
         self.recipe = recipe
         self.inputs = inputs
         self.problem = problem
+        self.accuracy = accuracy
         super().__init__()

@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 from tuner.checks.model import CheckResult, Verdict
-from tuner.findings import Finding
+from tuner.findings import Finding, FindingId, Severity
 from tuner.rounds.model import Round, RoundState
 from tuner.serverlog.model import Phase
 from tuner.session.events import (
@@ -34,6 +34,15 @@ START_PHASES: tuple[str, ...] = (
 )
 
 
+#: What a stop is called that follows a start: the server just started is ended again.
+ENDING = "ending what was started"
+
+#: Refusals that rest on the plan or on the command line alone; others stand for something that is in the way.
+_FORCEABLE = frozenset(
+    {FindingId.FLAG_CONFLICT, FindingId.UNKNOWN_FLAG, FindingId.NO_ROOM_AT_SIZING, FindingId.SLOTS_NEGATIVE}
+)
+
+
 class Work(StrEnum):
     """What the session is asked to do."""
 
@@ -49,6 +58,8 @@ class StepState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    #: A check that could not tell.
+    UNSURE = "unsure"
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +104,14 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         if self.work is Work.VERIFY:
             return bool(self.results) and all(r.verdict is Verdict.PASS for r in self.results)
         return True
+
+    @property
+    def forceable(self) -> bool:
+        """Whether the work ended in a refusal that the operator may overrule."""
+        if not self.ended or self.round is None or self.round.state is not RoundState.REFUSED:
+            return False
+        fatal = [f for f in self.round.findings if f.severity is Severity.FATAL]
+        return bool(fatal) and all(f.id in _FORCEABLE for f in fatal)
 
     @property
     def current(self) -> str:
@@ -147,7 +166,7 @@ def _advanced(progress: Progress, event: Event) -> Progress:
         case ServerStopped(outcome=outcome):
             state = StepState.DONE if outcome.stopped else StepState.FAILED
             stopping = Step(
-                name=Phase.STOPPING, state=state, seconds=outcome.seconds, detail=outcome.reason or outcome.how
+                name=_stop_name(progress), state=state, seconds=outcome.seconds, detail=outcome.reason or outcome.how
             )
             problem = "" if outcome.stopped else (outcome.reason or "The server did not stop.")
             return change(progress, steps=_put(progress.steps, stopping), problem=problem)
@@ -183,7 +202,15 @@ def finish(progress: Progress, problem: str, now: float) -> Progress:
 def _ended_title(progress: Progress) -> str:
     if progress.work is Work.ROUND and progress.round is not None:
         return f"{progress.round.name} {progress.round.state}"
-    return progress.title
+    if progress.problem or progress.work is Work.ROUND:
+        return progress.title
+    return "Stopped the server" if progress.work is Work.STOP else "Checked the running server"
+
+
+def _stop_name(progress: Progress) -> str:
+    """A stop before the start is of the old server, one after it of the new."""
+    started = any(s.name in START_PHASES and s.state is not StepState.WAITING for s in progress.steps)
+    return ENDING if progress.work is Work.ROUND and started else Phase.STOPPING
 
 
 def _phase(progress: Progress, event: PhaseChanged) -> Progress:
@@ -192,10 +219,11 @@ def _phase(progress: Progress, event: PhaseChanged) -> Progress:
         state = StepState.FAILED if event.phase == Phase.DEAD else StepState.DONE
         steps = _settle(steps, state)
     else:
-        known = next((s for s in steps if s.name == event.phase), Step(name=event.phase))
+        name = _stop_name(progress) if event.phase == Phase.STOPPING else event.phase
+        known = next((s for s in steps if s.name == name), Step(name=name))
         before = event.estimate_s if event.estimate_s is not None else known.before
-        moved = Step(name=event.phase, state=StepState.RUNNING, seconds=event.elapsed_s, before=before)
-        steps = _put(_pass(steps, event.phase), moved)
+        moved = Step(name=name, state=StepState.RUNNING, seconds=event.elapsed_s, before=before)
+        steps = _put(_pass(steps, name), moved)
     return msgspec.structs.replace(
         progress,
         steps=steps,
@@ -207,7 +235,12 @@ def _phase(progress: Progress, event: PhaseChanged) -> Progress:
 
 def _closed(progress: Progress, round_: Round) -> Progress:
     failed = round_.state in (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED)
-    steps = _settle(progress.steps, StepState.FAILED if failed else StepState.DONE)
+    # A server can die in a phase before its first word of it comes.
+    steps = _pass(progress.steps, round_.phase) if failed and round_.phase in START_PHASES else progress.steps
+    if failed and round_.phase in START_PHASES:
+        known = next((s for s in steps if s.name == round_.phase), Step(name=round_.phase))
+        steps = _put(steps, msgspec.structs.replace(known, state=StepState.RUNNING))
+    steps = _settle(steps, StepState.FAILED if failed else StepState.DONE)
     if round_.phase_seconds:
         steps = tuple(_timed(s, round_.phase_seconds.get(s.name)) for s in steps)
     return msgspec.structs.replace(progress, round=round_, steps=steps, stalled=False)
@@ -240,5 +273,6 @@ def _put(steps: tuple[Step, ...], step: Step) -> tuple[Step, ...]:
 
 
 def _checked(checks: tuple[Step, ...], result: CheckResult) -> tuple[Step, ...]:
-    state = StepState.DONE if result.verdict is Verdict.PASS else StepState.FAILED
+    states = {Verdict.PASS: StepState.DONE, Verdict.FAIL: StepState.FAILED, Verdict.CANNOT_TELL: StepState.UNSURE}
+    state = states[result.verdict]
     return _put(checks, Step(name=result.name, state=state, seconds=result.seconds, detail=result.reason))

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from textual.content import Content
 
-from tuner.checks.model import Verdict
+from tuner.checks.model import CheckResult, Verdict
+from tuner.findings import Severity
+from tuner.planner.accuracy import accuracy_text
 from tuner.rounds.model import Round, RoundState
 from tuner.text import clip, plain, width
 from tuner.ui.widgets.findings_list import findings_text
-from tuner.ui.wording import NONE, STATE_WORDS, VERDICT_MARKS, failure, pools_of, signed, spread, tokens, value
+from tuner.ui.wording import (
+    NONE,
+    STATE_WORDS,
+    VERDICT_MARKS,
+    failure,
+    flag_value,
+    pools_of,
+    signed,
+    spread,
+    tokens,
+    took,
+)
 from tuner.units import format_seconds
 
 _LABEL = "$foreground 60%"
@@ -39,8 +53,10 @@ def ending_text(round_: Round, cells: int) -> Content:
         words += [f"{requests:,} admitted"] if requests is not None else []
         lines.append(Content.assemble((clip(" · ".join(words), cells), "bold")))
     lines += _latency(round_)
+    if _missed(round_.checks):
+        lines.append(missed_text(round_.checks))
     if round_.findings:
-        lines.append(findings_text(round_.findings, evidence=round_.state is RoundState.FAILED))
+        lines.append(findings_text(round_.findings, evidence=round_.state in (RoundState.FAILED, RoundState.REFUSED)))
     return Content("\n").join(lines)
 
 
@@ -57,11 +73,28 @@ def _title(round_: Round) -> Content:
 
 def _reason(round_: Round) -> list[Content]:
     why = failure(round_)
+    if why and any(f.severity is Severity.FATAL and f.title in round_.reason for f in round_.findings):
+        # The finding says it below, with its evidence.
+        why = f"{STATE_WORDS[round_.state]} in {round_.phase}" if round_.phase else STATE_WORDS[round_.state]
     if why:
         return [Content.assemble((why, "bold $error" if round_.state is not RoundState.ABORTED else "$warning"))]
-    if round_.state is RoundState.UNVERIFIED and round_.reason:
+    if round_.state is RoundState.UNVERIFIED and round_.reason and not _missed(round_.checks):
         return [Content.assemble((plain(round_.reason), "$warning"))]
     return []
+
+
+def missed_text(results: Sequence[CheckResult]) -> Content:
+    """The checks that did not pass, each with its whole reason."""
+    return Content("\n").join(
+        Content.assemble(
+            (f"{VERDICT_MARKS[r.verdict]} {r.name}: ", _VERDICT_STYLES[r.verdict]), plain(r.reason).replace("\n", " ")
+        )
+        for r in _missed(results)
+    )
+
+
+def _missed(results: Sequence[CheckResult]) -> list[CheckResult]:
+    return [r for r in results if r.verdict is not Verdict.PASS]
 
 
 def _pools(round_: Round) -> list[Content]:
@@ -84,6 +117,8 @@ def _pools(round_: Round) -> list[Content]:
             lines.append(_pair(label, f"{tokens(got):>9}  ", note if planned is not None else ""))
         else:
             lines.append(_pair(label, f"{tokens(planned):>9}  ", "planned"))
+    if round_.accuracy is not None:
+        lines.append(_pair("Plan error", accuracy_text(round_.accuracy)))
     return lines
 
 
@@ -120,7 +155,7 @@ def _latency(round_: Round) -> list[Content]:
 def _phases(round_: Round) -> list[Content]:
     if not round_.phase_seconds:
         return []
-    steps = " · ".join(f"{name} {format_seconds(seconds)}" for name, seconds in round_.phase_seconds.items())
+    steps = " · ".join(f"{name} {took(seconds)}" for name, seconds in round_.phase_seconds.items())
     return [Content(""), _pair("Phases", steps)]
 
 
@@ -133,8 +168,8 @@ def _flags(round_: Round, cells: int) -> list[Content]:
         lines.append(
             Content.assemble(
                 (f"  {name}{' ' * (wide - width(name))}", _LABEL),
-                clip(value(asked), cells - wide - 4),
-                (f"  → {value(effect)} in effect" if differs else "", "bold $warning"),
+                clip(flag_value(name, asked), cells - wide - 4),
+                (f"  → {flag_value(name, effect)} in effect" if differs else "", "bold $warning"),
             )
         )
     return lines

@@ -18,10 +18,11 @@ from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
 from tuner.server.model import StartRefused
 from tuner.session.events import Event
+from tuner.session.runners import run_by_another
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
 
 if TYPE_CHECKING:
-    from tuner.session.session import Session
+    from tuner.session.session import Look, Session
 
 #: Seconds between two polls.
 EVERY_S = 1.0
@@ -66,11 +67,11 @@ class Runner:
         """Asks the work under way to end."""
         self._cancel.set()
 
-    def start_round(self, recipe: Recipe) -> None:
-        """One round of ``recipe``."""
+    def start_round(self, recipe: Recipe, *, force: bool = False) -> None:
+        """One round of ``recipe``; ``force`` starts what the plan would refuse."""
 
         def ran(publish: Callable[[Event], None], cancel: threading.Event) -> None:
-            self._session.run_round(recipe, publish=publish, cancel=cancel)
+            self._session.run_round(recipe, publish=publish, cancel=cancel, force=force)
 
         self._work(ran)
 
@@ -101,7 +102,8 @@ class Runner:
 
     def _gather(self, recipe: Recipe) -> None:
         try:
-            self._post(InputsArrived(recipe, self._session.planning_inputs(recipe)))
+            known = self._session.accuracy(simulated=recipe.simulated)
+            self._post(InputsArrived(recipe, self._session.planning_inputs(recipe), accuracy=known))
         except (CannotPlan, ModelError, RecipeError, HistoryError) as error:
             self._post(InputsArrived(recipe, None, str(error)))
 
@@ -109,7 +111,8 @@ class Runner:
         while not self._closing.is_set():
             self._wake.clear()
             try:
-                self._post(LookArrived(self._session.look()))
+                look = self._session.look()
+                self._post(LookArrived(look, _starter(look)))
             except (HistoryError, OSError) as error:
                 self._post(LookFailed(f"What runs cannot be looked at: {error}"))
             self._wake.wait(self._every_s)
@@ -133,3 +136,9 @@ class Runner:
             problem = str(error)
         finally:
             self._post(WorkEnded(problem or ""))
+
+
+def _starter(look: Look) -> int | None:
+    """The process of another tuner that is in the middle of the running server's round."""
+    round_ = look.running.round if look.running is not None else None
+    return round_.runner_pid if round_ is not None and run_by_another(round_) else None

@@ -6,12 +6,17 @@ from typing import Any
 
 from tuner.checks.model import Verdict
 from tuner.metrics.model import Reach, Readings, Spread
+from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import Plan
 from tuner.rounds.model import Round, RoundState
 from tuner.text import clip, plain, width
 from tuner.ui.bench import FlagChange
+from tuner.units import format_seconds
 
 NONE = "–"
+
+#: How far the plans of the last rounds were off: (round, actual less planned), newest first.
+Known = tuple[tuple[str, Accuracy], ...]
 
 #: Short names of the flags that tuning changes most; others go by their own name.
 SHORT = {
@@ -32,6 +37,9 @@ SHORT = {
     "disable_radix_cache": "no prefix cache",
     "context_length": "context",
 }
+
+#: Flags whose numbers count nothing.
+_NAMES = frozenset({"port", "nccl_port", "dist_init_addr", "random_seed"})
 
 STATE_WORDS = {
     RoundState.STARTING: "starting",
@@ -65,6 +73,11 @@ def value(what: Any) -> str:
     return plain(str(what)).replace("\n", " ")
 
 
+def flag_value(name: str, what: Any) -> str:
+    """A value of a named flag: what only looks like a count gets no separators."""
+    return str(what) if name in _NAMES and what is not None else value(what)
+
+
 def short_name(flag: str) -> str:
     """The short name of a flag."""
     return SHORT.get(flag, flag)
@@ -72,7 +85,7 @@ def short_name(flag: str) -> str:
 
 def changes_line(changes: tuple[FlagChange, ...]) -> str:
     """Changes on one line: ``ratio 0.9→0.3, states float32→bfloat16``."""
-    return ", ".join(f"{short_name(c.name)} {value(c.old)}→{value(c.new)}" for c in changes)
+    return ", ".join(f"{short_name(c.name)} {flag_value(c.name, c.old)}→{flag_value(c.name, c.new)}" for c in changes)
 
 
 def signed(new: float | None, old: float | None, digits: int = 0) -> str:
@@ -131,8 +144,46 @@ def failure(round_: Round) -> str:
     return f"{STATE_WORDS[round_.state]}{where}: {reason}" if reason else f"{STATE_WORDS[round_.state]}{where}"
 
 
-def basis(plan: Plan, cells: int) -> str:
-    """Where a plan's numbers come from, and for which version where there is room to say it."""
-    by = f"calibrated by {plan.calibrated_by or 'a boot log'}" if plan.basis == "calibrated" else "formula"
-    words = f"{by} · SGLang {plan.sglang_version}"
-    return words if width(words) <= cells else clip(by, cells)
+def basis(plan: Plan, cells: int, known: Known = ()) -> str:
+    """Where a plan's numbers come from and how far the last ones were off, in as many words as there is room for."""
+    log = plan.calibrated_by or "a boot log"
+    by = f"calibrated by {log}" if plan.basis == "calibrated" else "formula"
+    off = worst_error(known)
+    choices = [f"{by} · SGLang {plan.sglang_version}", by]
+    if off:
+        short = f"by {log}" if plan.basis == "calibrated" else "formula"
+        choices = [
+            f"{by} · last plans {off} ({names_of(known)})",
+            f"{by} · last plans {off}",
+            f"{by} · {off}",
+            f"{short} · {off}",
+            *choices,
+        ]
+    return next((words for words in choices if width(words) <= cells), clip(by, cells))
+
+
+def worst_error(known: Known) -> str:
+    """The largest error of the plans of the last rounds: ``off 0.02 %, 1 slot``; empty when none is known."""
+    shares = [abs(a.tokens_percent) for _, a in known if a.tokens_percent is not None]
+    if not shares:
+        return ""
+    slots = max((abs(a.slots_actual - a.slots_predicted) for _, a in known
+                 if a.slots_actual is not None and a.slots_predicted is not None), default=0)  # fmt: skip
+    if not slots and max(shares) < 0.0005:
+        return "exact"
+    return f"off {max(shares):.2f} %" + (f", {slots} slot{'s' if slots > 1 else ''}" if slots else "")
+
+
+def names_of(known: Known) -> str:
+    """``r5, r4, r2``."""
+    return ", ".join(name for name, _ in known)
+
+
+def between(low: int | None, high: int | None) -> str:
+    """The range that two printed decimals allow, ``220,650 to 221,004``; empty when the number is exact."""
+    return f"{low:,} to {high:,}" if low is not None and high is not None and low != high else ""
+
+
+def took(seconds: float) -> str:
+    """A time of a step; what is too short to mean anything is not told in fractions of a millisecond."""
+    return "< 0.1 s" if seconds < 0.1 else format_seconds(seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import msgspec
@@ -14,13 +14,21 @@ from textual.reactive import reactive, var
 from textual.widget import Widget
 
 from tuner.metrics.model import Readings
-from tuner.rounds.diff import diff
+from tuner.rounds.diff import (
+    FREE_AT_READY,
+    KV_TOKENS,
+    LONGEST_INPUT,
+    PREDICTED,
+    RUNNING_REQUESTS,
+    STATE_SLOTS,
+    diff,
+)
 from tuner.rounds.errors import HistoryError, UnknownRound
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
 from tuner.text import clip, plain, width
 from tuner.ui.screens.base import Place
 from tuner.ui.widgets.pair_bars import PairBars
-from tuner.ui.wording import NONE, value
+from tuner.ui.wording import NONE, flag_value
 
 _VERDICTS = {
     ChangeVerdict.CHANGED: ("•", "$primary"),
@@ -41,6 +49,19 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     new_samples: tuple[Readings, ...] = ()
 
 
+#: Pools by their name in a difference, and their fields in a plan.
+_PLANNED = {
+    KV_TOKENS: "kv_tokens",
+    STATE_SLOTS: "mamba_slots",
+    RUNNING_REQUESTS: "max_running_requests",
+    LONGEST_INPUT: "longest_input_tokens",
+    FREE_AT_READY: "ready_free_gib",
+}
+#: Values in effect that say over again what the pools say.
+_POOLS_IN_EFFECT = frozenset({"max_mamba_cache_size", "max_total_num_tokens", "max_req_input_len"})
+#: A plan closer than this is as good as the two decimals it came from (relative).
+_AS_PLANNED = 0.0005
+
 #: Fewer readings than this make no line worth looking at: the pools are drawn instead.
 _ENOUGH_SAMPLES = 6
 
@@ -58,12 +79,13 @@ class DiffTable(Widget):
         cells = self.size.width or 80
         told = self.pair.diff
         lines = [_summary(told)]
-        groups = (
-            ("Flags", told.flags_changed),
-            ("In effect", told.effective_changed),
-            ("Pools", told.pools),
-            ("Checks", told.checks),
-            ("Measured", told.metrics),
+        pools = _pools(self.pair)
+        groups: tuple[tuple[str, Sequence[tuple[Change, str]]], ...] = (
+            ("Flags", [(c, "") for c in told.flags_changed]),
+            ("In effect", [(c, "") for c in _in_effect(self.pair) if not (pools and c.name in _POOLS_IN_EFFECT)]),
+            ("Pools", pools),
+            ("Checks", [(c, "") for c in told.checks]),
+            ("Measured", [(c, "") for c in told.metrics]),
         )
         if not any(changes for _, changes in groups):
             lines.append(Content.assemble(("Nothing differs between these two rounds.", "$foreground 70%")))
@@ -72,7 +94,7 @@ class DiffTable(Widget):
                 lines.append(Content(""))
                 sides = _widths(cells, long_values=title in ("Flags", "In effect"))
                 lines.append(_heads(title, told, sides))
-                lines += [_row(change, cells, sides) for change in changes]
+                lines += [_row(change, cells, sides, planned) for change, planned in changes]
         return Content("\n").join(lines)
 
 
@@ -188,7 +210,7 @@ class CompareScreen(Place):
         place.display = shown
         self.set_class(shown and self.size.height < 34, "-chart-only")
         if shown and self.pair is not None:
-            measured = min(len(self.pair.old_samples), len(self.pair.new_samples)) >= _ENOUGH_SAMPLES
+            measured = _worked(self.pair.old_samples) and _worked(self.pair.new_samples)
             self.query_one(PairBars).pair = self.pair
             self.query_one(PairBars).display = not measured
             self._chart(place, self.pair, shown=measured)
@@ -237,13 +259,18 @@ class CompareScreen(Place):
             self.app.call_from_thread(setattr, self.tuner, "marked", (old, new))
 
 
+def _worked(samples: Sequence[Readings]) -> bool:
+    """Whether a line of these readings would show anything."""
+    used = [s.kv_used_tokens or 0 for s in samples]
+    return len(used) >= _ENOUGH_SAMPLES and max(used) > 0
+
+
 def _summary(told: RoundDiff) -> Content:
-    mark = " SIMULATED — proves nothing about a real SGLang " if told.simulated else ""
+    mark = "SIMULATED: this proves nothing about a real SGLang." if told.simulated else ""
     return Content.assemble(
         (f"{told.old} → {told.new}  ", "bold $primary"),
         plain(told.summary),
-        "  " if mark else "",
-        (mark, "bold #1b1b1b on #f0b429" if mark else ""),
+        (f"\n{mark}" if mark else "", "bold $warning"),
     )
 
 
@@ -254,24 +281,73 @@ def _heads(title: str, told: RoundDiff, sides: tuple[int, int]) -> Content:
     )
 
 
-def _row(change: Change, cells: int, sides: tuple[int, int]) -> Content:
+def _in_effect(pair: Pair) -> tuple[Change, ...]:
+    """Nothing while one of the servers has not told yet: everything would differ."""
+    return pair.diff.effective_changed if pair.old.effective and pair.new.effective else ()
+
+
+def _pools(pair: Pair) -> list[tuple[Change, str]]:
+    """One row a pool: what came, and in words how that was planned; what was only planned says so in its name."""
+    came = {c.name for c in pair.diff.pools if not c.name.endswith(PREDICTED)}
+    rows = []
+    for change in pair.diff.pools:
+        if not change.name.endswith(PREDICTED):
+            rows.append((change, _planned(pair, change)))
+        elif change.name.removesuffix(PREDICTED) not in came:
+            rows.append((msgspec.structs.replace(change, name=change.name.replace("predicted", "planned")), ""))
+    return rows
+
+
+def _planned(pair: Pair, change: Change) -> str:
+    """How both rounds were planned: in numbers, and after a bar in fewer words; empty when that is not known."""
+    field = _PLANNED.get(change.name)
+    if field is None:
+        return ""
+    pairs = [(getattr(r.plan, field, None), came) for r, came in ((pair.old, change.old), (pair.new, change.new))]
+    known = [(float(plan), float(came)) for plan, came in pairs if plan is not None and isinstance(came, int | float)]
+    if len(known) < len(pairs):
+        return ""
+    if all(abs(came - plan) <= _AS_PLANNED * abs(plan) + 0.005 for plan, came in known):
+        return "as planned"
+    digits = 0 if isinstance(change.new, int) else 2
+    return "planned " + ", ".join(f"{plan:,.{digits}f}" for plan, _ in known) + f"|{_worst(known)}"
+
+
+def _worst(known: list[tuple[float, float]]) -> str:
+    shares = [abs(came - plan) / abs(plan) for plan, came in known if plan]
+    return f"plan off {100 * max(shares):.2g} %" if shares else "plan off"
+
+
+def _row(change: Change, cells: int, sides: tuple[int, int], planned: str = "") -> Content:
     name, side = sides
     sign, style = _VERDICTS[change.verdict]
     words = "" if change.verdict is ChangeVerdict.CHANGED else f" {change.verdict}"
+    told = change.change.replace("-", "−", 1) if change.change.startswith("-") else change.change
+    label = plain(change.name)
+    fits = (words for words in planned.split("|") if width(words) <= name - width(label) - 3)
+    beside = next(fits, "")
     return Content.assemble(
         (f"{sign} ", style),
-        _left(change.name, name),
-        (_right(value(change.old) if change.old is not None else NONE, side), "$foreground 70%"),
-        (_right(value(change.new) if change.new is not None else NONE, side), "bold"),
-        (f"  {clip(change.change + words, cells - name - 2 * side - 4)}", style),
+        _left(label, name if not beside else width(label) + 2),
+        (_left(beside, name - width(label) - 2) if beside else "", "$foreground 50%"),
+        (_right(_shown(change, change.old), side), "$foreground 70%"),
+        (_right(_shown(change, change.new), side), "bold"),
+        (f"  {clip(told + words, cells - name - 2 * side - 4)}", style),
     )
+
+
+def _shown(change: Change, what: object) -> str:
+    """A value; memory always with two decimals."""
+    if what is None:
+        return NONE
+    return f"{what:.2f}" if isinstance(what, float) and change.name.endswith("GiB") else flag_value(change.name, what)
 
 
 def _widths(cells: int, *, long_values: bool) -> tuple[int, int]:
     """Of the name and of each value; the new value ends at the same cell in every group."""
     if cells < 100:
         return (28, 14) if long_values else (34, 11)
-    return 44, 18
+    return 48, 18
 
 
 def _left(text: str, cells: int) -> str:

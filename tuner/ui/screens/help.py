@@ -22,6 +22,8 @@ class KeyLine(msgspec.Struct, frozen=True):
     keys: str
     what: str
     more: str
+    #: What the key is called in the settings file; empty when it cannot be changed.
+    name: str = ""
 
 
 def key_groups(screen: Screen[object]) -> dict[str, list[KeyLine]]:
@@ -35,7 +37,7 @@ def key_groups(screen: Screen[object]) -> dict[str, list[KeyLine]]:
         key = binding.key_display or screen.app.get_key_display(binding)
         known = groups[where].get(binding.action)
         keys = f"{known.keys}, {key}" if known else key
-        groups[where][binding.action] = KeyLine(keys, binding.description, binding.tooltip)
+        groups[where][binding.action] = KeyLine(keys, binding.description, binding.tooltip, binding.id or "")
     return {name: list(lines.values()) for name, lines in groups.items() if lines}
 
 
@@ -46,8 +48,9 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,question_mark,f1,enter,q", "dismiss", "Close", tooltip="Back to the screen")
     ]
 
-    def __init__(self, title: str, purpose: str, groups: Mapping[str, list[KeyLine]]) -> None:
+    def __init__(self, title: str, purpose: str, groups: Mapping[str, list[KeyLine]], settings: str) -> None:
         super().__init__()
+        self._settings = settings
         self._title = title
         self._purpose = purpose
         self._groups = groups
@@ -70,6 +73,11 @@ class HelpScreen(ModalScreen[None]):
             lines += [_line(line) for line in group]
         lines.append(Content.assemble(("\nMouse", "bold $primary")))
         lines.append(Content("  Drag a slider, turn the wheel on it, click values, rounds, names of screens and keys."))
+        names = [line.name for group in self._groups.values() for line in group if line.name]
+        if names:
+            lines.append(Content.assemble(("\nOther keys", "bold $primary")))
+            lines.append(Content(f'  In {self._settings}, under [keys], as {names[0]} = "f5". Names here:'))
+            lines.append(Content.assemble((f"  {', '.join(names)}", "$foreground 60%")))
         return Content("\n").join(lines)
 
 

@@ -123,7 +123,7 @@ class LogScreen(Place):
         if self._problem:
             self.query_one(LogHead).words = (self._problem, "")
             return
-        path = plain(str(self._tail.path)) if self._tail else ""
+        path = plain(self._tail.path.name) if self._tail else ""
         older = " · older lines only in the file" if self._tail and self._tail.skipped else ""
         hits = f"hit {view.hit + 1}/{len(view.hits)} · " if view.hits else "no hit · " if view.needle else ""
         polls = "" if self._polls else "polls hidden · "

@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 from textual.content import Content
 
-from tuner.findings import Severity
+from tuner.findings import Finding
 from tuner.planner.model import Plan
+from tuner.session.gate import refusals, weighed
 from tuner.text import clip, plain, width
 from tuner.ui.bench import FlagChange
 from tuner.ui.preview import Baseline
 from tuner.ui.screens.dialog import ConfirmScreen
-from tuner.ui.wording import NONE, signed, tokens, value
+from tuner.ui.wording import NONE, Known, basis, flag_value, signed, tokens
 from tuner.units import format_seconds
 
 
@@ -26,6 +27,7 @@ class RestartFacts(msgspec.Struct, frozen=True, kw_only=True):
     took_name: str = ""
     in_flight: int | None = None
     simulated: bool = False
+    known: Known = ()
 
     @property
     def running(self) -> bool:
@@ -35,7 +37,12 @@ class RestartFacts(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fails(self) -> bool:
         """Whether the plan says that this start will not come up."""
-        return bool(self.problem) or (self.plan is not None and not self.plan.fits)
+        return self.refused or (self.plan is not None and not self.plan.fits)
+
+    @property
+    def refused(self) -> bool:
+        """Whether a round would refuse this start unless it is forced."""
+        return self.plan is not None and bool(_refusals(self.plan))
 
 
 def restart_screen(facts: RestartFacts) -> ConfirmScreen:
@@ -48,6 +55,8 @@ def restart_screen(facts: RestartFacts) -> ConfirmScreen:
         title += " — SIMULATED, not a real SGLang"
     if facts.fails:
         yes = f"{yes} anyway"
+    elif facts.problem:
+        yes = f"{yes} without a plan"
     return ConfirmScreen(title, restart_text(facts), yes=yes, careful=facts.fails)
 
 
@@ -65,9 +74,9 @@ def _changes(facts: RestartFacts) -> list[Content]:
     lines += [
         Content.assemble(
             f"  {_padded(change.name, 30)}",
-            (f"{_fitted(value(change.old), 14)}", "$foreground 60%"),
+            (f"{_fitted(flag_value(change.name, change.old), 14)}", "$foreground 60%"),
             (" → ", "$foreground 60%"),
-            (clip(value(change.new), 16), "bold $warning"),
+            (clip(flag_value(change.name, change.new), 16), "bold $warning"),
         )
         for change in facts.changes[:8]
     ]
@@ -79,7 +88,9 @@ def _changes(facts: RestartFacts) -> list[Content]:
 def _pools(facts: RestartFacts) -> list[Content]:
     plan, old = facts.plan, facts.before
     if plan is None:
-        return [Content.assemble(("✗ ", "bold $error"), (plain(facts.problem or "There is no plan yet."), "$error"))]
+        return [
+            Content.assemble(("! ", "bold $warning"), (plain(facts.problem or "There is no plan yet."), "$warning"))
+        ]
     rows = [("KV tokens", old.kv_tokens, plan.kv_tokens)]
     if plan.mamba_slots or old.mamba_slots:
         rows.append(("State slots", old.mamba_slots, plan.mamba_slots))
@@ -87,7 +98,7 @@ def _pools(facts: RestartFacts) -> list[Content]:
         ("Admitted requests", old.max_running_requests, plan.max_running_requests),
         ("Longest input, tokens", old.longest_input_tokens, plan.longest_input_tokens),
     ]
-    lines = [Content.assemble(("Predicted", "bold"), (f"  {plan.basis}", "$foreground 60%"))]
+    lines = [Content.assemble(("Predicted", "bold"), (f"  {basis(plan, 56, facts.known)}", "$foreground 60%"))]
     for label, was, will in rows:
         change = signed(will, was)
         lines.append(
@@ -98,13 +109,22 @@ def _pools(facts: RestartFacts) -> list[Content]:
                 (f"{change:>11}", "$foreground 50%" if change == "=" else "bold $warning"),
             )
         )
-    fatal = [f for f in plan.findings if f.severity is Severity.FATAL]
-    if not plan.fits and not fatal:
-        lines.append(Content.assemble(("✗ ", "bold $error"), ("This start will not come up.", "$error")))
+    surely = _refusals(plan)
     lines += [
-        Content.assemble(("✗ ", "bold $error"), (plain(f"{f.title} {f.remedy}").strip(), "$error")) for f in fatal
+        Content.assemble(("✗ ", "bold $error"), (plain(f"{f.title} {f.remedy}").strip(), "$error")) for f in surely
     ]
+    if surely:
+        stops = f" It stops {facts.before.name} first." if facts.running else ""
+        words = f"Start what is as good as sure to fail?{stops}"
+        lines.append(Content.assemble((words, "bold $warning")))
+    elif not plan.fits:
+        words = "By this plan the start will not come up; its memory is an estimate, so only the round can tell."
+        lines.append(Content.assemble(("! ", "bold $warning"), (words, "$warning")))
     return lines
+
+
+def _refusals(plan: Plan) -> tuple[Finding, ...]:
+    return refusals(weighed(plan.findings, plan))
 
 
 def _costs(facts: RestartFacts) -> list[Content]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 import msgspec
-from textual import on, work
+from textual import events, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -115,12 +115,12 @@ class RoundsScreen(Place):
         except HistoryError as error:
             self.app.call_from_thread(self.tuner.say, str(error), severity="error")
             return
-        self.app.call_from_thread(setattr, self, "page", Page(lines, offset, total))
+        self.app.call_from_thread(self._take, Page(lines, offset, total))
 
-    def watch_page(self) -> None:
-        """Draws the page, the cursor staying on its round."""
-        if self.is_mounted:
-            self._redraw()
+    def _take(self, page: Page) -> None:
+        """Draws the page, the cursor staying on its round; the same page too, as the width may be another."""
+        self.page = page
+        self._redraw()
 
     def _redraw(self) -> None:
         listing = self.query_one(OptionList)
@@ -207,6 +207,17 @@ class RoundList(OptionList):
         Binding("home", "first", "Newest", show=False, tooltip="The newest rounds"),
         Binding("end", "last", "Oldest", show=False, tooltip="The oldest rounds"),
     ]
+
+    async def _on_click(self, event: events.Click) -> None:
+        """A click shows a round below; another one on it opens it."""
+        event.prevent_default()
+        clicked = event.style.meta.get("option")
+        if clicked is None:
+            return
+        if clicked == self.highlighted:
+            self.action_select()
+        else:
+            self.highlighted = clicked
 
     def action_cursor_down(self) -> None:
         """Down, and over the end to the next page."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual import on, work
@@ -15,6 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Label
 
 from tuner.planner.model import Plan
+from tuner.rounds.errors import HistoryError
 from tuner.rounds.summary import RoundSummary
 from tuner.ui.bench import Bench
 from tuner.ui.knobs import (
@@ -33,7 +35,6 @@ from tuner.ui.knobs import (
 from tuner.ui.preview import failing, preview
 from tuner.ui.screens.base import Place
 from tuner.ui.screens.choose import ChooseScreen
-from tuner.ui.screens.findings import FindingsScreen
 from tuner.ui.widgets.choice import Choice
 from tuner.ui.widgets.findings_list import FindingsList
 from tuner.ui.widgets.live_strip import LiveStrip
@@ -94,7 +95,15 @@ class TuneScreen(Place):
         ),
         Binding("ctrl+y", "app.redo", "Redo", show=False, tooltip="Make the change again", id="tune.redo"),
         Binding("b", "app.reset", "Back", tooltip="All knobs to the running server's values", id="tune.reset"),
-        Binding("i", "findings", "Findings", tooltip="What was found, why, and what to do", id="tune.findings"),
+        Binding("i", "app.go('doctor')", "Doctor", tooltip="What was found, why, and what to do", id="tune.doctor"),
+        Binding(
+            "t",
+            "numbers",
+            "Numbers",
+            show=False,
+            tooltip="Every number of the plan and where it comes from",
+            id="tune.numbers",
+        ),
         Binding("v", "app.verify", "Verify", tooltip="Run the checks on the running server again"),
         Binding("s", "app.stop", "Stop", tooltip="Stop the running server, after a question"),
         Binding("d", "unset", "Unset", show=False, tooltip="Leave this flag to the server (auto)", id="tune.unset"),
@@ -103,6 +112,7 @@ class TuneScreen(Place):
     def __init__(self) -> None:
         super().__init__()
         self._knobs: tuple[Knob, ...] = ()
+        self._widgets: dict[str, Widget] = {}
         self._settle: Timer | None = None
 
     def body(self) -> Iterable[Widget]:
@@ -131,8 +141,10 @@ class TuneScreen(Place):
         self.watch(self.app, "inputs", self._inputs_changed, init=False)
         self.watch(self.app, "look", self._live, init=False)
         self.watch(self.app, "progress", self._live, init=False)
+        self.watch(self.app, "starter", self._live, init=False)
         self.watch(self.app, "inputs_problem", self._draw, init=False)
         self.watch(self.app, "baseline", self._draw, init=False)
+        self.watch(self.app, "known", self._draw, init=False)
         self.watch(self.app, "history_version", self._rounds_changed, init=False)
         self._draw()
         self._live()
@@ -146,7 +158,9 @@ class TuneScreen(Place):
 
     def on_resize(self) -> None:
         """The table of terms is long where the screen is tall and wide enough."""
-        self.query_one(TermTable).tall = self.size.height >= 32 and self.size.width >= 110
+        roomy = self.size.height >= 32 and self.size.width >= 110
+        self.query_one(TermTable).tall = roomy
+        self.query_one(PoolNumbers).roomy = roomy
 
     # knobs
 
@@ -165,9 +179,11 @@ class TuneScreen(Place):
                 group = knob.group
                 widgets.append(Label(group, classes="title"))
             if isinstance(knob, SliderKnob):
-                widgets.append(Slider(knob.label, knob.scale, unit=knob.unit, id=knob.name))
+                moved = partial(self._turned, knob)
+                widgets.append(Slider(knob.label, knob.scale, unit=knob.unit, moved=moved, id=knob.name))
             else:
                 widgets.append(Choice(knob.label, knob.options, id=knob.name))
+        self._widgets = {widget.id: widget for widget in widgets if widget.id is not None}
         async with self.batch():
             await panel.remove_children()
             await panel.mount(*widgets)
@@ -180,11 +196,8 @@ class TuneScreen(Place):
         await self._build()
         self._draw()
 
-    @on(Slider.Changed)
-    def _turned(self, event: Slider.Changed) -> None:
-        knob = self._knob(event.slider.id)
-        if isinstance(knob, SliderKnob):
-            self.tuner.change(slider_flags(knob, event.value))
+    def _turned(self, knob: SliderKnob, value: float | None) -> None:
+        self.tuner.change(slider_flags(knob, value))
 
     @on(Choice.Changed)
     def _chosen(self, event: Choice.Changed) -> None:
@@ -207,15 +220,16 @@ class TuneScreen(Place):
             names = SPECULATIVE_FLAGS if knob.name == SPECULATION else (knob.name,)
             self.tuner.change(dict.fromkeys(names))
 
-    def action_findings(self) -> None:
-        """All findings of the plan and of the running round."""
-        shown = preview(self.tuner.inputs, self.tuner.bench.draft) if self.tuner.inputs is not None else None
-        planned = shown.plan.findings if shown is not None and shown.plan is not None else ()
-        round_ = self.tuner.running_round
-        groups = [("The plan", planned)]
-        if round_ is not None:
-            groups.append((f"The running {round_.name}", round_.findings))
-        self.app.push_screen(FindingsScreen(groups))
+    def action_numbers(self) -> None:
+        """Every number of the plan with its source."""
+        from tuner.ui.screens.numbers import NumbersScreen
+
+        inputs = self.tuner.inputs
+        plan = preview(inputs, self.tuner.bench.draft).plan if inputs is not None else None
+        if inputs is None or plan is None:
+            self.tuner.say("There is no plan to explain.", severity="warning")
+            return
+        self.app.push_screen(NumbersScreen(inputs, plan, self.tuner.known))
 
     def on_descendant_focus(self) -> None:
         """Tells what the knob in focus does."""
@@ -251,6 +265,8 @@ class TuneScreen(Place):
         self.query_one(TermTable).ghost = ghost
         self.query_one(PoolNumbers).plan = plan
         self.query_one(PoolNumbers).before = app.baseline
+        self.query_one(PoolNumbers).known = app.known
+        self.query_one("#preview").set_class(plan is None, "-no-plan")
         found = self.query_one(FindingsList)
         found.findings = plan.findings if plan else ()
         found.problem = shown.problem if shown else app.inputs_problem
@@ -260,15 +276,16 @@ class TuneScreen(Place):
     def _draw_knobs(self, bench: Bench, plan: Plan | None) -> None:
         base, draft = bench.base.flags, bench.draft.flags
         for knob in self._knobs:
-            if isinstance(knob, SliderKnob):
-                slider = self.query_one(f"#{knob.name}", Slider)
+            widget = self._widgets[knob.name]
+            if isinstance(knob, SliderKnob) and isinstance(widget, Slider):
+                slider = widget
                 slider.compares = True
                 slider.running = slider_value(knob, base)
                 slider.value = slider_value(knob, draft)
                 if slider.value is None:
                     slider.resting = resting_value(knob, self.tuner.inputs, plan)
-            else:
-                choice = self.query_one(f"#{knob.name}", Choice)
+            elif isinstance(knob, ChoiceKnob) and isinstance(widget, Choice):
+                choice = widget
                 choice.compares = True
                 choice.running = choice_key(knob, base)
                 choice.value = choice_key(knob, draft)
@@ -297,7 +314,7 @@ class TuneScreen(Place):
 
     def _live(self) -> None:
         if self.is_current:
-            self.query_one(LiveStrip).show(self.tuner.look, self.tuner.progress)
+            self.query_one(LiveStrip).show(self.tuner.look, self.tuner.progress, self.tuner.starter)
         self.query_one(LiveTrend).take(self.tuner.look)
 
     def _rounds_changed(self) -> None:
@@ -305,7 +322,11 @@ class TuneScreen(Place):
 
     @work(thread=True, exclusive=True, group="brief")
     def _history(self) -> None:
-        lines = self.tuner.session.history.summaries(limit=40)
+        try:
+            lines = self.tuner.session.history.summaries(limit=40)
+        except HistoryError as error:
+            self.app.call_from_thread(self.tuner.say, str(error), severity="error")
+            return
         self.app.call_from_thread(self._brief, tuple(lines))
 
     def _brief(self, lines: tuple[RoundSummary, ...]) -> None:

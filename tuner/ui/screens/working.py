@@ -16,7 +16,7 @@ from textual.widgets import Footer
 from tuner.rounds.model import RoundState
 from tuner.text import clip, plain
 from tuner.ui.progress import Progress, Work
-from tuner.ui.round_text import ending_text
+from tuner.ui.round_text import ending_text, missed_text
 from tuner.ui.widgets.findings_list import findings_text
 from tuner.ui.widgets.palette import meter
 from tuner.ui.widgets.phase_list import PhaseList
@@ -73,6 +73,8 @@ class LastLine(Widget):
                 lines.append(findings_text(progress.findings))
         elif progress.work is Work.ROUND and progress.round is not None:
             lines.append(ending_text(progress.round, cells))
+        elif progress.results:
+            lines.append(missed_text(progress.results))
         return Content("\n").join(lines)
 
 
@@ -84,9 +86,15 @@ class WorkingScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter", "dismiss", "Close", tooltip="Close this; the work goes on"),
         Binding("x", "abort", "Abort", tooltip="Stop the start under way; the server it started is ended"),
+        Binding("f", "force", "Start anyway", tooltip="Start what the plan refuses, after a question"),
         Binding("c", "compare", "Compare", tooltip="Compare with the round before"),
+        Binding("5,i", "doctor", "Doctor", tooltip="What was found, why, and what to do"),
         Binding("4,l", "log", "Log", tooltip="What the server prints"),
     ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keys: object = ()
 
     @property
     def tuner(self) -> TunerApp:
@@ -113,15 +121,24 @@ class WorkingScreen(ModalScreen[None]):
         self.query_one(WorkHead).progress = progress
         self.query_one(PhaseList).progress = progress
         self.query_one(LastLine).progress = progress
-        self.refresh_bindings()
+        keys = None if progress is None else (progress.ended, progress.forceable, progress.work)
+        if keys != self._keys:
+            # Drawing the footer anew at each log line would make it flicker.
+            self._keys = keys
+            self.refresh_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Aborting needs something under way, comparing something ended."""
+        """Aborting needs something under way, comparing something ended, forcing a refusal that rests on the plan."""
         progress = self.tuner.progress
+        if action == "force":
+            return progress is not None and progress.forceable
+        if action == "doctor":
+            return progress is not None and progress.ended
         if action == "abort":
             return progress is not None and not progress.ended and progress.work is not Work.STOP
         if action == "compare":
-            return progress is not None and progress.ended and progress.round is not None and progress.round.number > 1
+            round_ = progress.round if progress is not None and progress.ended else None
+            return round_ is not None and round_.number > 1 and round_.state is not RoundState.REFUSED
         return True
 
     def action_abort(self) -> None:
@@ -135,6 +152,16 @@ class WorkingScreen(ModalScreen[None]):
         if progress is not None and progress.round is not None:
             self.tuner.marked = (progress.round.number - 1, progress.round.number)
             self.tuner.go("compare")
+
+    def action_force(self) -> None:
+        """Asks, then starts what was refused."""
+        self.dismiss()
+        self.tuner.force()
+
+    def action_doctor(self) -> None:
+        """To the findings."""
+        self.dismiss()
+        self.tuner.go("doctor")
 
     def action_log(self) -> None:
         """To the log."""
@@ -151,6 +178,11 @@ def _outcome(progress: Progress) -> Content:
     if progress.good:
         return Content.assemble(("✓ ", "$success"), (f"All {passed} checks passed.", "bold"))
     round_ = progress.round
+    if round_ is not None and progress.work is Work.ROUND and round_.state is RoundState.REFUSED:
+        more = " f starts it anyway." if progress.forceable else ""
+        return Content.assemble(("✗ ", "bold $error"), ("Not started: refused beforehand.", "bold $error"), more)
+    if round_ is not None and progress.work is Work.ROUND and round_.state is RoundState.ABORTED:
+        return Content.assemble(("– ", "bold $warning"), ("Aborted: what was started is ended.", "bold"))
     if round_ is not None and progress.work is Work.ROUND and round_.state is not RoundState.UNVERIFIED:
         return Content.assemble(("✗ ", "bold $error"), ("The server did not come up.", "bold $error"))
     return Content.assemble(("! ", "bold $warning"), ("The server runs, but not every check passed.", "bold $warning"))

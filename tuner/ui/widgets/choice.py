@@ -41,6 +41,8 @@ class Choice(Widget, can_focus=True):
         Binding("down", "app.focus_next", "Knob below", show=False, tooltip="To the knob below"),
     ]
 
+    ALLOW_SELECT = False
+
     value: reactive[str] = reactive("")
     running: reactive[str] = reactive("")
     compares: reactive[bool] = reactive(False)

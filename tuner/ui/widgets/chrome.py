@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from tuner.session.session import Look
 
 #: (mode, key, title) of the screens in order.
-PLACES = (("tune", "1", "Tune"), ("rounds", "2", "Rounds"), ("compare", "3", "Compare"), ("log", "4", "Log"))
+PLACES = (
+    ("tune", "1", "Tune"),
+    ("rounds", "2", "Rounds"),
+    ("compare", "3", "Compare"),
+    ("log", "4", "Log"),
+    ("doctor", "5", "Doctor"),
+    ("presets", "6", "Presets"),
+)
 
 SIMULATED = " SIMULATED — not a real SGLang "
 
@@ -41,7 +48,8 @@ class NavBar(Widget):
             style = "bold $text on $primary 30%" if mode == self.here else "$foreground 80%"
             parts.append(Content.assemble((text, style)).stylize(click))
         right = Content.assemble(" ? help ").stylize(Style.from_meta({"@click": "app.help"}))
-        palette = Content.assemble(" ^p commands ").stylize(Style.from_meta({"@click": "app.command_palette"}))
+        words = " ^p commands " if self.size.width >= 100 else " ^p "
+        palette = Content.assemble(words).stylize(Style.from_meta({"@click": "app.command_palette"}))
         left = Content("").join(parts)
         gap = self.size.width - left.cell_length - right.cell_length - palette.cell_length
         return Content("").join([left, Content(" " * max(0, gap)), palette, right])
@@ -53,9 +61,11 @@ class StatusLine(Widget):
     status: reactive[tuple[str, str, str]] = reactive(("○", "$foreground 60%", "looking …"))
     simulated: reactive[bool] = reactive(False)
 
-    def show(self, look: Look | None, progress: Progress | None, *, problem: str, simulated: bool) -> None:
+    def show(
+        self, look: Look | None, progress: Progress | None, *, problem: str, simulated: bool, starter: int | None = None
+    ) -> None:
         """Takes the newest of both; drawn only when the words change."""
-        self.status = ("✗", "bold $error", plain(problem)) if problem else _status(look, progress)
+        self.status = ("✗", "bold $error", plain(problem)) if problem else _status(look, progress, starter)
         self.simulated = simulated
 
     def render(self) -> Content:
@@ -70,7 +80,7 @@ class StatusLine(Widget):
         )
 
 
-def _status(look: Look | None, progress: Progress | None) -> tuple[str, str, str]:
+def _status(look: Look | None, progress: Progress | None, starter: int | None) -> tuple[str, str, str]:
     if progress is not None and not progress.ended:
         stalled = " · no news for long, see the log" if progress.stalled else ""
         return "◐", "bold $primary", f"{progress.title} · {progress.current or 'working'}{stalled} · p shows it"
@@ -84,6 +94,8 @@ def _status(look: Look | None, progress: Progress | None) -> tuple[str, str, str
         return "○", "$foreground 60%", f"no server runs{free}"
     handle = look.running.handle
     name = handle.round_name or "server"
+    if starter is not None:
+        return "◐", "bold $primary", f"another tuner ({starter}) is starting {name}"
     if not answers(look.readings):
         return "✗", "bold $error", f"{name} on port {handle.port} does not answer"
     version = look.running.round.sglang_version if look.running.round else None

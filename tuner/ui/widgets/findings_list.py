@@ -19,6 +19,11 @@ _SIGNS = {
 }
 
 
+def sign_of(severity: Severity) -> tuple[str, str]:
+    """The sign of a severity and its style."""
+    return _SIGNS[severity]
+
+
 def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Findings by severity."""
     return tuple(sorted(findings, key=lambda f: _ORDER.index(f.severity)))

@@ -41,9 +41,9 @@ class LiveStrip(Sheet):
     figures: reactive[tuple[Figure, ...]] = reactive((), repaint=False)
     notice: reactive[tuple[str, str]] = reactive(("", ""), repaint=False)
 
-    def show(self, look: Look | None, progress: Progress | None) -> None:
+    def show(self, look: Look | None, progress: Progress | None, starter: int | None = None) -> None:
         """Takes one look; nothing is drawn where nothing changed."""
-        shown, notice = figures(look), _notice(look, progress)
+        shown, notice = figures(look), _notice(look, progress, starter)
         if (shown, notice) != (self.figures, self.notice):
             self.figures, self.notice = shown, notice
             self.redraw()
@@ -130,7 +130,7 @@ def figures(look: Look | None) -> tuple[Figure, ...]:
     return tuple(shown)
 
 
-def _notice(look: Look | None, progress: Progress | None) -> tuple[str, str]:
+def _notice(look: Look | None, progress: Progress | None, starter: int | None) -> tuple[str, str]:
     """A sign and a sentence."""
     reached = look is not None and look.readings is not None and look.readings.loads is Reach.OK
     if progress is not None and not progress.ended and not reached:
@@ -139,6 +139,8 @@ def _notice(look: Look | None, progress: Progress | None) -> tuple[str, str]:
         return "", "Looking for a running server …"
     if look.running is None:
         return "", "No server runs. R starts one with these flags."
+    if starter is not None:
+        return "", f"Another tuner (process {starter}) is at work here; 2 lists its round."
     if not answers(look.readings):
         return "! ", "The server does not answer. 4 shows its log."
     told = plain(look.readings.notice) if look.readings is not None else ""

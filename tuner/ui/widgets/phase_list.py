@@ -10,13 +10,14 @@ from tuner.serverlog.model import Phase
 from tuner.text import clip, plain
 from tuner.ui.progress import Progress, Step, StepState, Work
 from tuner.ui.widgets.palette import meter
-from tuner.units import format_seconds
+from tuner.ui.wording import took
 
 _SIGNS = {
     StepState.WAITING: ("○", "$foreground 40%"),
     StepState.RUNNING: ("◐", "bold $primary"),
     StepState.DONE: ("✓", "$success"),
     StepState.FAILED: ("✗", "bold $error"),
+    StepState.UNSURE: ("?", "bold $warning"),
 }
 
 
@@ -31,7 +32,9 @@ class PhaseList(Widget):
             return Content("")
         cells = self.size.width or 60
         old = "stopping the old server" if self.progress.work is Work.ROUND else "stopping the server"
-        lines = [_line(step, cells, old if step.name == Phase.STOPPING else step.name) for step in self.progress.steps]
+        # What never began is only worth a line while it may still come.
+        steps = [s for s in self.progress.steps if s.state is not StepState.WAITING or not self.progress.ended]
+        lines = [_line(step, cells, old if step.name == Phase.STOPPING else step.name) for step in steps]
         if self.progress.checks:
             lines.append(Content.assemble(("Checks", "$foreground 60%")))
             lines += [_line(step, cells, step.name) for step in self.progress.checks]
@@ -40,8 +43,8 @@ class PhaseList(Widget):
 
 def _line(step: Step, cells: int, name: str) -> Content:
     sign, style = _SIGNS[step.state]
-    took = format_seconds(step.seconds) if step.seconds is not None and step.state is not StepState.WAITING else ""
-    before = f"before {format_seconds(step.before)}" if step.before is not None else ""
+    passed = took(step.seconds) if step.seconds is not None and step.state is not StepState.WAITING else ""
+    before = f"before {took(step.before)}" if step.before is not None else ""
     tail = plain(step.detail).replace("\n", " ") if step.detail else before
     room = cells - 2 - 24 - 12 - 2
     bar = Content("")
@@ -51,7 +54,7 @@ def _line(step: Step, cells: int, name: str) -> Content:
     return Content.assemble(
         (f"{sign} ", style),
         (f"{clip(name, 24):<24}", "bold" if step.state is StepState.RUNNING else style),
-        (f"{took:>12}", "bold" if step.state is StepState.RUNNING else ""),
+        (f"{passed:>12}", "bold" if step.state is StepState.RUNNING else ""),
         "  ",
         bar,
         (clip(tail, max(0, room)), "$foreground 60%"),

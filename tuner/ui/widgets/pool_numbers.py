@@ -6,10 +6,10 @@ from textual.content import Content
 from textual.reactive import reactive
 
 from tuner.planner.model import Plan
-from tuner.text import clip
+from tuner.text import clip, plain, width
 from tuner.ui.preview import Baseline
 from tuner.ui.widgets.sheet import Sheet
-from tuner.ui.wording import BINDS, basis, signed
+from tuner.ui.wording import BINDS, Known, basis, between, names_of, signed, worst_error
 from tuner.units import format_bytes
 
 _LABEL = 14
@@ -22,6 +22,9 @@ class PoolNumbers(Sheet):
 
     plan: reactive[Plan | None] = reactive(None, repaint=False)
     before: reactive[Baseline] = reactive(Baseline(), repaint=False)
+    known: reactive[Known] = reactive((), repaint=False)
+    #: Whether there is room for a line of its own for the errors, and for the note on the calibration.
+    roomy: reactive[bool] = reactive(False, repaint=False)
 
     def watch_plan(self) -> None:
         """Draws."""
@@ -31,48 +34,81 @@ class PoolNumbers(Sheet):
         """Draws."""
         self.redraw()
 
+    def watch_known(self) -> None:
+        """Draws."""
+        self.redraw()
+
+    def watch_roomy(self) -> None:
+        """Draws."""
+        self.redraw()
+
     def text(self) -> Content:
         """One line a number; what will not work is red and says why in the findings below."""
         plan, old = self.plan, self.before
-        if plan is None:
-            return Content("")
         cells = self.size.width or 40
+        if plan is None:
+            return _running(old)
         hybrid = plan.slots_per_request > 0 and plan.bytes_per_slot > 0
         rows = [
             _row(cells, "KV tokens", f"{plan.kv_tokens:,}", signed(plan.kv_tokens, old.kv_tokens),
-                 f"{plan.kv_gib:.2f} GiB · {format_bytes(plan.bytes_per_token)} each", fails=plan.kv_tokens <= 0),
+                 (between(plan.kv_tokens_low, plan.kv_tokens_high),
+                        f"{plan.kv_gib:.2f} GiB", f"{format_bytes(plan.bytes_per_token)} each"),
+                 fails=plan.kv_tokens <= 0),
         ]  # fmt: skip
         if hybrid:
             rows.append(
                 _row(cells, "State slots", f"{plan.mamba_slots:,}", signed(plan.mamba_slots, old.mamba_slots),
-                     f"{plan.mamba_gib:.2f} GiB · {plan.slots_per_request} a request",
+                     (between(plan.mamba_slots_low, plan.mamba_slots_high),
+                            f"{plan.mamba_gib:.2f} GiB", f"{plan.slots_per_request} a request"),
                      fails=plan.mamba_slots < plan.slots_per_request)
             )  # fmt: skip
         asked = f"of {plan.requests_asked} asked" if plan.requests_asked is not None else "none asked"
         rows += [
             _row(cells, "Admitted", f"{plan.max_running_requests:,} req",
-                 signed(plan.max_running_requests, old.max_running_requests), asked,
+                 signed(plan.max_running_requests, old.max_running_requests), (asked,),
                  fails=plan.max_running_requests <= 0),
             _row(cells, "Longest input", f"{plan.longest_input_tokens:,} tok",
                  signed(plan.longest_input_tokens, old.longest_input_tokens),
-                 f"context {plan.context_len:,} tok", fails=plan.longest_input_tokens <= 0),
+                 (f"context {plan.context_len:,} tok",), fails=plan.longest_input_tokens <= 0),
             _row(cells, "Free at ready", f"{plan.ready_free_gib:.2f} GiB",
-                 signed(plan.ready_free_gib, old.ready_free_gib, 2), f"lowest {plan.lowest_free_gib:.2f} GiB",
+                 signed(plan.ready_free_gib, old.ready_free_gib, 2), (f"lowest {plan.lowest_free_gib:.2f} GiB",),
                  fails=plan.ready_free_gib < 0),
             Content.assemble((f"{'Binds':<{_LABEL}}", "$foreground 70%"),
                              clip(BINDS[plan.binds], cells - _LABEL)),
             Content.assemble((f"{'Numbers':<{_LABEL}}", "$foreground 70%"),
-                             (basis(plan, cells - _LABEL), "$foreground 70%")),
+                             (basis(plan, cells - _LABEL, () if self.roomy else self.known), "$foreground 70%")),
         ]  # fmt: skip
+        if self.roomy and self.known:
+            words = f"{worst_error(self.known)} ({names_of(self.known)})"
+            rows.append(Content.assemble((f"{'Last plans':<{_LABEL}}", "$foreground 70%"),
+                                         (clip(words, cells - _LABEL), "$foreground 70%")))  # fmt: skip
+        if self.roomy and plan.calibration_note:
+            rows.append(Content.assemble((plain(plan.calibration_note), "$foreground 60%")))
         return Content("\n").join(rows)
 
 
-def _row(cells: int, label: str, number: str, change: str, note: str, *, fails: bool) -> Content:
+def _running(old: Baseline) -> Content:
+    """What runs, where no plan can be made."""
+    counts = (("KV tokens", old.kv_tokens), ("State slots", old.mamba_slots), ("Admitted", old.max_running_requests))
+    rows = [
+        Content.assemble((f"{label:<{_LABEL}}", "$foreground 70%"), (f"{count:>{_NUMBER},}", "bold"),
+                         (f"  in {old.name}", "$foreground 60%"))
+        for label, count in counts if count
+    ]  # fmt: skip
+    return Content("\n").join(rows)
+
+
+def _row(cells: int, label: str, number: str, change: str, notes: tuple[str, ...], *, fails: bool) -> Content:
+    """One line; of the notes as many as there is room for, never a piece of one."""
     settled = change in ("", "=")
     left = cells - _LABEL - _NUMBER - _CHANGE - 2
+    note = ""
+    for part in filter(None, notes):
+        longer = f"{note} · {part}" if note else part
+        note = longer if width(longer) <= left else note
     return Content.assemble(
         (f"{label:<{_LABEL}}", "$foreground 70%"),
         (f"{number:>{_NUMBER}}", "bold $error" if fails else "bold"),
         (f"{change:>{_CHANGE}}", "$foreground 50%" if settled else "bold $warning"),
-        (f"  {clip(note, left)}" if left >= 8 else "", "$foreground 60%"),
+        (f"  {note}" if note else "", "$foreground 60%"),
     )

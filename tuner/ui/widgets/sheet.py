@@ -20,4 +20,12 @@ class Sheet(Widget):
     def redraw(self) -> None:
         """To be called when what is shown has changed."""
         wide = self.content_size.width
-        self.refresh(layout=wide == 0 or self.text().get_height({}, wide) != self.content_size.height)
+        self.refresh(layout=wide == 0 or _height(self.text(), wide) != self.content_size.height)
+
+
+def _height(text: Content, wide: int) -> int:
+    """Lines that ``text`` takes; wrapping is only worked out where a line is too long."""
+    lines = text.split("\n")
+    if all(line.cell_length <= wide for line in lines):
+        return len(lines)
+    return text.get_height({}, wide)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.message import Message
 from textual.reactive import reactive
 from textual.widget import Widget
 
@@ -33,6 +33,9 @@ class Slider(Widget, can_focus=True):
         Binding("down", "app.focus_next", "Knob below", show=False, tooltip="To the knob below"),
     ]
 
+    #: A drag turns the knob; it must not mark text as well.
+    ALLOW_SELECT = False
+
     value: reactive[float | None] = reactive(None)
     #: The running server's value, marked on the track.
     running: reactive[float | None] = reactive(None)
@@ -43,21 +46,22 @@ class Slider(Widget, can_focus=True):
     #: What is being typed; None when nothing is.
     typed: reactive[str | None] = reactive(None)
 
-    class Changed(Message):
-        """The operator moved the knob; ``value`` None: back to unset."""
+    def __init__(
+        self,
+        label: str,
+        scale: Scale,
+        *,
+        moved: Callable[[float | None], None],
+        unit: str = "",
+        label_width: int = 15,
+        id: str,  # noqa: A002
+    ) -> None:
+        """``moved`` is told each value that the operator takes; None: back to unset.
 
-        def __init__(self, slider: Slider, value: float | None) -> None:
-            self.slider = slider
-            self.value = value
-            super().__init__()
-
-        @property
-        def control(self) -> Slider:
-            """The slider moved."""
-            return self.slider
-
-    def __init__(self, label: str, scale: Scale, *, unit: str = "", label_width: int = 15, id: str) -> None:  # noqa: A002
+        It is called at once and not by a message, so that the knob and what follows from it are drawn in one frame.
+        """
         super().__init__(id=id)
+        self._moved = moved
         self.label = label
         self.scale = scale
         self.unit = unit
@@ -243,4 +247,4 @@ class Slider(Widget, can_focus=True):
     def _take(self, value: float | None) -> None:
         if value != self.value:
             self.value = value
-            self.post_message(self.Changed(self, value))
+            self._moved(value)

@@ -12,6 +12,9 @@ from tuner.ui.widgets.palette import FREE, shares, term_colour
 from tuner.ui.widgets.sheet import Sheet
 from tuner.ui.wording import signed
 
+#: Cells of a term's name in the long table.
+_LONG = 24
+
 
 class VramBar(Widget):
     """Three lines: the bar, the ghost of the running round, the headroom mark."""
@@ -110,7 +113,7 @@ class TermTable(Sheet):
         return Content("\n").join(lines)
 
     def _short(self, place: int, term: Term, cells: int) -> Content:
-        size = f"{term.gib:.1f} GiB"
+        size = f" {term.gib:.1f} GiB"
         room = cells - 2 - len(size) - 1
         name = clip(term.label, room)
         return Content.assemble(
@@ -119,14 +122,15 @@ class TermTable(Sheet):
 
     def _long(self, place: int, term: Term, before: dict[str, float], cells: int) -> Content:
         change = signed(term.gib, before.get(term.name), 2) if before else ""
-        name = clip(term.label, 24)
-        source = clip(str(term.source), max(0, cells - 24 - 2 - 12 - 12))
+        wide = min(_LONG, cells - 2 - 11 - 8)
+        name = clip(term.label, wide)
+        source = clip(str(term.source), max(0, cells - wide - 2 - 11 - 8 - 2))
         return Content.assemble(
             ("■ ", _square(term, place)),
-            f"{name}{' ' * (24 - width(name))}",
+            f"{name}{' ' * (wide - width(name))}",
             (f"{term.gib:7.2f} GiB", "bold"),
-            (f"{change:>9} ", "$foreground 50%" if change == "=" else "bold $warning"),
-            (f" {source}", "$foreground 50%"),
+            (f"{change:>8}", "$foreground 50%" if change == "=" else "bold $warning"),
+            (f"  {source}" if width(source) == width(str(term.source)) else "", "$foreground 50%"),
         )
 
 
