@@ -41,8 +41,9 @@ class Terminal:
         return "\n".join(self.lines)
 
     def pump(self, seconds: float = 0.05) -> None:
-        """Takes in what the process wrote for at most ``seconds`` of silence."""
-        while select.select([self._fd], [], [], seconds)[0]:
+        """Takes in what the process wrote until ``seconds`` of silence; an app that never falls silent is left too."""
+        end = time.monotonic() + max(1.0, seconds)
+        while time.monotonic() < end and select.select([self._fd], [], [], seconds)[0]:
             try:
                 data = os.read(self._fd, 65536)
             except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 
@@ -38,10 +39,9 @@ class Operator:
 
 
 def tokens_shown(text: str) -> int:
-    """KV tokens of the preview."""
-    line = next(line for line in text.splitlines() if "KV tokens" in line)
-    words = line.split("KV tokens", 1)[1].split()
-    return int(words[0].replace(",", ""))
+    """KV tokens of the preview; 0 while it is not drawn."""
+    shown = re.search(r"KV tokens +([\d,]+)", text)
+    return int(shown[1].replace(",", "")) if shown else 0
 
 
 def test_drag_restart_compare_export_and_run_the_export(user: User) -> None:
@@ -49,7 +49,7 @@ def test_drag_restart_compare_export_and_run_the_export(user: User) -> None:
     terminal = operator.terminal
     try:
         operator.wait_for_first_round()
-        before = tokens_shown(terminal.text)
+        before = tokens_shown(terminal.wait_for(lambda text: tokens_shown(text) > 0))
         operator.drag_ratio(-6)
         terminal.wait_for(lambda text: tokens_shown(text) > before)
         predicted = tokens_shown(terminal.text)

@@ -91,6 +91,24 @@ def test_wrong_use_is_one_sentence_and_status_2(user: User) -> None:
         assert done.stderr.strip(), words
 
 
+def test_wrong_options_are_json_too_where_json_is_asked_for(user: User) -> None:
+    for words in (("run",), ("diff",), ("rounds", "--limit", "many"), ("no-such-command",)):
+        assert user.json(*words, status=2)["error"], words
+
+
+def test_the_app_needs_a_terminal(user: User) -> None:
+    for words in ((), ("demo",)):
+        assert "needs a terminal" in user.run(*words, status=2).stderr
+    assert "--preset opens the app" in user.run("--preset", "demo", "rounds", status=2).stderr
+    assert user.servers() == []
+
+
+def test_a_file_that_is_no_log_says_so(user: User) -> None:
+    (user.home / "other.log").write_bytes(b"\0\xff\n" * 9)
+    assert "holds nothing" in user.run("log", "other.log", status=1).stderr
+    assert user.json("log", "other.log", status=1)["version"] is None
+
+
 def test_the_recorded_start_reads_as_it_was(user: User) -> None:
     facts = user.json("log", str(MEASURED / "27b-48g-r15-full.log"))
     assert (facts["mamba_slots"], facts["kv_tokens"]) == (57, 262294)

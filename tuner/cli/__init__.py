@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -15,14 +18,22 @@ _COMMANDS = {
     "solve": ("solve", "Say which flags give what is needed: agents, inputs, warm conversations."),
     "log": ("log", "Say what a server log says."),
     "run": ("run", "Run one round: start, check, record."),
-    "verify": ("run", "Check the running server again."),
+    "verify": ("check", "Check the running server again: quickly, fully, or through a gateway."),
+    "measure": ("measure", "Measure the running server: load, physics, one flag against another."),
     "stop": ("run", "Stop the running server and make sure that nothing is left."),
     "status": ("status", "Say what runs now and how it does."),
-    "rounds": ("history", "List the rounds."),
+    "rounds": ("history", "List the rounds, or those that are like something."),
     "show": ("history", "Show one round."),
-    "diff": ("history", "Show what changed between two rounds."),
-    "import": ("files", "Read recipe files and say what becomes of each key."),
+    "diff": ("history", "Show what changed between rounds."),
+    "chart": ("history", "Chart one measure over the rounds."),
+    "note": ("history", "Write a note on a round."),
+    "tag": ("history", "Put tags on a round."),
+    "keep": ("history", "Mark a round as the one to go back to."),
+    "reject": ("history", "Mark a round as rejected."),
+    "import": ("files", "Read a recipe from files or a running server."),
     "export": ("files", "Write a round as a file."),
+    "presets": ("files", "List the presets."),
+    "flags": ("flags", "Say what a flag does, what it may be, which pool it moves."),
 }
 
 
@@ -41,6 +52,27 @@ class _LazyGroup(click.Group):
             raise TypeError(f"tuner.cli.{_COMMANDS[name][0]}.{name}_command is no command")
         return command
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        if not standalone_mode or "--json" not in words:
+            return super().main(args, prog_name, complete_var, standalone_mode, **extra)
+        try:
+            status = super().main(words, prog_name, complete_var, False, **extra)
+        except click.ClickException as error:
+            # A wrong option is an answer too: a program that asked for JSON gets JSON.
+            from tuner.cli.output import fail  # commands that are not called wrongly do not need it
+
+            fail(error.format_message(), as_json=True)
+            status = error.exit_code
+        sys.exit(status)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # The help lines stand here already: listing them must not import every command.
         with formatter.section("Commands"):
@@ -56,6 +88,8 @@ def main(ctx: click.Context, preset: str | None) -> None:
 
     Without a command the terminal app opens, on the server that runs if one does.
     """
+    if preset is not None and ctx.invoked_subcommand is not None:
+        raise click.UsageError(f"--preset opens the app; tuner {ctx.invoked_subcommand} does not take it.")
     if ctx.invoked_subcommand is None:
         from tuner.cli.screen import open_app  # the app is heavy, commands are not
 

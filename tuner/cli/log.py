@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say, say_findings
+from tuner.cli.output import DONE, FAILED, UsageProblem, command, json_option, print_json, say, say_findings
 from tuner.doctor import diagnose_log
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
@@ -23,12 +23,15 @@ def log_command(file: str, as_json: bool) -> int:
     facts, tail = read_log(Path(file))
     if facts is None:
         raise UsageProblem(f"The log {file} cannot be read: give the path of a file.")
+    told = facts != BootFacts()
     facts = msgspec.structs.replace(facts, findings=diagnose_log(facts, tail))
     if as_json:
         print_json(facts)
-    else:
+    elif told:
         _say(facts)
-    return DONE
+    else:
+        say(f"{file} holds nothing that a starting SGLang prints.", err=True)
+    return DONE if told else FAILED
 
 
 def _say(facts: BootFacts) -> None:

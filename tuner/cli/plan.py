@@ -133,6 +133,10 @@ def inputs_for(recipe: Recipe, given: Given) -> PlanInputs:
         session.close()
 
 
+#: What runs out first, in words.
+_BINDS = {"kv": "KV tokens run out first", "mamba": "state slots cap requests", "requests": "the requests asked"}
+
+
 def say_plan(plan: Plan) -> None:
     """A plan as text: what it stands on, pools, requests, memory by terms."""
     basis = f"calibrated by {plan.calibrated_by}" if plan.calibrated_by else plan.basis
@@ -150,7 +154,7 @@ def say_plan(plan: Plan) -> None:
     asked = f" of {plan.requests_asked} asked" if plan.requests_asked is not None else ""
     say(f"Requests       {plan.max_running_requests} at once{asked}")
     say(f"Longest input  {format_tokens(plan.longest_input_tokens)} tokens")
-    say(f"Binds          {plan.binds}")
+    say(f"Binds          {_BINDS[plan.binds]}")
     say(f"Free at ready  {format_gib(plan.ready_free_gib)} (lowest {format_gib(plan.lowest_free_gib)})")
     for term in plan.terms:
         say(f"  {term.label:<32}{format_gib(term.gib):>12}  {term.source}")

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import signal
 import threading
+from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
-from tuner.checks.model import Verdict
 from tuner.cli.output import DONE, FAILED, command, fail, json_option, print_json, say
 from tuner.cli.plan import recipe_for
 from tuner.cli.progress import narrator
 from tuner.paths import Home
-from tuner.recipe.model import SIMULATOR
-from tuner.rounds.model import RoundState
+from tuner.recipe import merge_set
+from tuner.recipe.model import SIMULATOR, Recipe, RecipeError
+from tuner.rounds.errors import HistoryError
+from tuner.rounds.model import Round, RoundState
 from tuner.rounds.report import round_text
+from tuner.server.cards import Foreign
+from tuner.server.managers import stop_command_of
+from tuner.server.model import InUse, StopOutcome
+from tuner.session.deaths import hidden_flags
+from tuner.session.runners import number_of
 from tuner.session.session import Session
+from tuner.session.without_history import stop_without_history
+from tuner.units import format_seconds
 
 
 @click.command("run")
@@ -26,7 +36,9 @@ from tuner.session.session import Session
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A flag to change; repeatable.")
 @click.option("--note", default="", metavar="TEXT", help="A note kept with the round.")
 @click.option("--stop-after", is_flag=True, help="Stop the server when the round is over.")
-@click.option("--force", is_flag=True, help="Start even what SGLang would surely refuse.")
+@click.option("--force", is_flag=True, help="Start even what SGLang would surely refuse, or what died twice alike.")
+@click.option("--fallback", is_flag=True, help="If the round is not verified, start the last good one again.")
+@click.option("--now", is_flag=True, help="Do not wait for requests of the server that is replaced.")
 @json_option
 @command
 def run_command(
@@ -37,65 +49,113 @@ def run_command(
     note: str,
     stop_after: bool,
     force: bool,
+    fallback: bool,
+    now: bool,
     as_json: bool,
 ) -> int:
-    """Run one round on PRESET (a name, or a recipe file): start the server, check it, record it."""
+    """Run one round on PRESET (a name, a recipe file, or a round like r3): start the server, check it, record it."""
     if preset is None and not sim:
         raise click.UsageError("Name a preset or a recipe file, or give --sim for the stand-in server.")
-    recipe = recipe_for(preset or "demo", assignments)
-    if sim or python:
-        recipe = msgspec.structs.replace(recipe, python=SIMULATOR if sim else python)
+    if fallback and stop_after:
+        raise click.UsageError("Give --fallback or --stop-after: one starts a server again, the other leaves none.")
     cancel = threading.Event()
     # The first Ctrl-C ends the start cleanly, so that no half-started server is left.
     signal.signal(signal.SIGINT, lambda *_: cancel.set())
+    publish = narrator(quiet=as_json)
     session = Session(Home.find())
     try:
+        recipe = _recipe(session, preset or "demo", assignments)
+        if sim or python:
+            recipe = msgspec.structs.replace(recipe, python=SIMULATOR if sim else python)
         round_ = session.run_round(
-            recipe, note=note, publish=narrator(quiet=as_json), cancel=cancel, stop_after=stop_after, force=force
+            recipe,
+            note=note,
+            publish=publish,
+            cancel=cancel,
+            stop_after=stop_after,
+            force=force,
+            drain=not now,
         )
+        good = instead = None
+        if round_.state is not RoundState.VERIFIED and not cancel.is_set():
+            good = session.last_good(recipe)
+            instead = session.fall_back(round_, publish=publish, cancel=cancel) if fallback else None
     finally:
         session.close()
     if as_json:
-        print_json({"name": round_.name, **msgspec.to_builtins(round_)})
+        extra = {"last_good": good.name if good else None, "fallback": _named(instead) if instead else None}
+        print_json({**_named(round_), **extra})
     else:
         say(round_text(round_))
+        if instead is not None:
+            say(f"\nInstead runs what was good before:\n{round_text(instead)}")
+        elif good is not None:
+            say(f"\nThe last good round on this port is {good.name}: tuner run {good.name} starts it again.")
     return DONE if round_.state is RoundState.VERIFIED else FAILED
 
 
-@click.command("verify")
-@json_option
-@command
-def verify_command(as_json: bool) -> int:
-    """Check the running server again and record the results in its round."""
-    session = Session(Home.find())
-    try:
-        results = session.verify(publish=narrator(quiet=as_json), cancel=threading.Event())
-    finally:
-        session.close()
-    if results is None:
-        fail("No server of the tuner is running: start one with tuner run.", as_json=as_json)
-        return FAILED
-    if as_json:
-        print_json({"checks": results})
-    return DONE if all(r.verdict is Verdict.PASS for r in results) else FAILED
+def _recipe(session: Session, name: str, assignments: tuple[str, ...]) -> Recipe:
+    """The recipe of a round (``r3``), or of a preset or file."""
+    number = number_of(name)
+    if number is None or Path(name).exists():
+        return recipe_for(name, assignments)
+    recipe = merge_set(session.history.get(number).recipe, assignments)
+    if hidden := hidden_flags(recipe):
+        raise RecipeError(f"{name} was kept without its secrets: give them with --set {hidden[0]}=...")
+    return recipe
+
+
+def _named(round_: Round) -> dict[str, Any]:
+    return {"name": round_.name, **msgspec.to_builtins(round_)}
 
 
 @click.command("stop")
 @click.option("--port", type=int, metavar="PORT", help="The server on this port; without it the newest one.")
+@click.option("--now", is_flag=True, help="Do not wait for running requests.")
+@click.option("--force", is_flag=True, help="Stop it also in the middle of another tuner's round.")
 @json_option
 @command
-def stop_command(port: int | None, as_json: bool) -> int:
+def stop_command(port: int | None, now: bool, force: bool, as_json: bool) -> int:
     """Stop the running server: ask, wait, then make sure that no process, port or VRAM is left."""
-    session = Session(Home.find())
+    home = Home.find()
     try:
-        outcome = session.stop(publish=narrator(quiet=as_json), port=port)
+        session = Session(home)
+    except HistoryError as error:
+        say(f"{error} The server is stopped without it.", err=True)
+        outcome = stop_without_history(home, port=port, drain=not now, publish=narrator(quiet=as_json))
+        return _stopped(outcome, [], as_json=as_json)
+    try:
+        if not as_json and session.running(port) is not None:
+            bound = format_seconds(session.stop_bound_s(drain=not now))
+            say(f"Stopping, which takes {bound} at the most.", err=True)
+        outcome = session.stop(publish=narrator(quiet=as_json), port=port, drain=not now, force=force)
+        others = session.foreign(port) if outcome is None else []
+    except InUse as refusal:
+        fail(_in_words(refusal), as_json=as_json)
+        return FAILED
     finally:
         session.close()
+    return _stopped(outcome, others, as_json=as_json)
+
+
+def _stopped(outcome: StopOutcome | None, others: list[Foreign], *, as_json: bool) -> int:
     if outcome is None:
-        fail("No server of the tuner is running.", as_json=as_json)
+        fail(_nothing_of_ours(others), as_json=as_json)
         return FAILED
     if as_json:
         print_json(outcome)
-    elif not outcome.stopped:
-        say(outcome.reason, err=True)
+    else:
+        say(f"Stopped in {format_seconds(outcome.seconds)}: {outcome.how}. {outcome.reason}".rstrip(), err=True)
     return DONE if outcome.stopped else FAILED
+
+
+def _in_words(refusal: InUse) -> str:
+    return " ".join(f"{finding.title} {finding.remedy}" for finding in refusal.findings)
+
+
+def _nothing_of_ours(others: list[Foreign]) -> str:
+    """One sentence; a server that somebody else started is named and left alone."""
+    if not others:
+        return "No server of the tuner is running."
+    named = "; ".join(f"process {o.pid}, port {o.port}, to stop it: {stop_command_of(o.pid)}" for o in others)
+    return f"No server of the tuner is running, but an SGLang that it did not start is, and is left alone: {named}."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from tuner.cli.output import UsageProblem, command
@@ -17,6 +19,7 @@ from tuner.session.session import Session
 @command
 def demo_command(port: int | None) -> int:
     """Open the terminal app on a stand-in server: no GPU, no SGLang, on any machine."""
+    _need_a_terminal()
     recipe = recipe_for("demo", (f"port={port}",) if port else ())
     return _run(Session(Home.find()), recipe, demo=True)
 
@@ -24,6 +27,7 @@ def demo_command(port: int | None) -> int:
 @command
 def open_app(preset: str | None) -> int:
     """Opens the app: on the running server, else on ``preset``, else where the last round left off."""
+    _need_a_terminal()
     session = Session(Home.find())
     running = session.running()
     if running is not None and preset is None:
@@ -36,6 +40,12 @@ def open_app(preset: str | None) -> int:
             "or see how it works with tuner demo."
         )
     return _run(session, recipe, demo=recipe.simulated)
+
+
+def _need_a_terminal() -> None:
+    """The app can neither be seen nor left where its input or output is a pipe or a file. Raises UsageProblem."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageProblem("The app needs a terminal; without one, commands such as tuner run and tuner status work.")
 
 
 def _left_off(session: Session) -> Recipe | None:
