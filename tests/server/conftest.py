@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
+import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ import pytest
 from tuner.metrics.model import GpuReading
 from tuner.paths import Home
 from tuner.recipe.model import SIMULATOR, Recipe
+from tuner.server import proxies
 from tuner.server.family import family
 from tuner.server.handles import HandleStore
 from tuner.server.model import LaunchSpec, ServerHandle
+from tuner.server.ports import port_free
 from tuner.server.readiness import ReadyTimes
 from tuner.server.stopping import StopTimes
 from tuner.server.supervisor import Supervisor
@@ -41,8 +43,18 @@ class FakeGpu:
     def driver_version(self) -> str | None:
         return None
 
+    def peers_apart(self, indexes: Sequence[int]) -> list[tuple[int, int, str]]:
+        return []
+
     def close(self) -> None:
         pass
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of the machine that runs the tests is nothing to them."""
+    for name in proxies.named(os.environ):
+        monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -75,9 +87,11 @@ def supervisor(home: Home, gpu: FakeGpu) -> Supervisor:
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A free port below those that the system gives to outgoing connections: it stays free until the test takes it."""
+    while True:
+        number = random.randrange(20000, 32000)
+        if port_free("127.0.0.1", number):
+            return number
 
 
 @pytest.fixture

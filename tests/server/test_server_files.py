@@ -15,15 +15,16 @@ import pytest
 
 from tuner.paths import Home
 from tuner.recipe.model import Recipe
-from tuner.server import ports
+from tuner.server import ports, presence, proxies
 from tuner.server.family import main_process
 from tuner.server.handles import HandleStore, PortLocked
 from tuner.server.logfile import LogTail, clear_old_logs, create_log
-from tuner.server.managers import manager_in
+from tuner.server.managers import manager_in, manager_of
 from tuner.server.model import ServerHandle
+from tuner.server.stopping import StopTimes
 
 
-def handle_of(port: int = 30000, pid: int = 1, **more: object) -> ServerHandle:
+def handle_of(port: int = 30000, pid: int = 4_000_000, **more: object) -> ServerHandle:
     values: dict[str, object] = {
         "pid": pid,
         "create_time": 1.0,
@@ -55,7 +56,7 @@ def test_a_broken_handle_file_is_no_handle(home: Home) -> None:
 
 def test_forgetting_an_old_handle_leaves_a_newer_one(home: Home) -> None:
     store = HandleStore(home)
-    old, new = handle_of(pid=1), handle_of(pid=2)
+    old, new = handle_of(pid=4_000_001), handle_of(pid=4_000_002)
     store.write(new)
     assert store.forget(old, 1.0)
     assert store.read(30000) == new
@@ -191,6 +192,13 @@ def test_an_address_that_cannot_be_bound_is_explained(host: str, port: int, word
         ),
         ("/system.slice/docker-0123456789abcdef.scope", "container 0123456789ab", "docker stop 0123456789ab"),
         ("/docker/0123456789abcdef0123", "container 0123456789ab", "docker stop 0123456789ab"),
+        ("/system.slice/sglang.service/worker", "systemd unit sglang.service", "systemctl stop sglang.service"),
+        ("/machine.slice/libpod-0123456789abcdef.scope", "container 0123456789ab", "podman stop 0123456789ab"),
+        (
+            "/kubepods.slice/kubepods-pod1.slice/cri-containerd-0123456789abcdef.scope",
+            "Kubernetes, container 0123456789ab",
+            "kubectl scale its deployment to 0",
+        ),
     ],
 )
 def test_what_keeps_a_server_up_is_recognised(cgroup: str, name: str, stop: str) -> None:
@@ -202,6 +210,61 @@ def test_what_keeps_a_server_up_is_recognised(cgroup: str, name: str, stop: str)
 @pytest.mark.parametrize("cgroup", ["/", "/user.slice/user-0.slice/session-3.scope", "/system.slice/ssh.service"])
 def test_a_login_session_is_no_manager(cgroup: str) -> None:
     assert manager_in(cgroup) is None
+
+
+def test_a_script_that_would_start_a_server_again_is_recognised(tmp_path: Path) -> None:
+    script = tmp_path / "watchdog.sh"
+    script.write_text("while true; do sleep 600; done\n", encoding="utf-8")
+    with subprocess.Popen(["bash", str(script)]) as watchdog:
+        try:
+            while not (children := psutil.Process(watchdog.pid).children()):
+                pass
+            manager = manager_of(children[0].pid)
+            assert manager is not None
+            assert "watchdog.sh" in manager.name
+            assert manager.stop_command == f"kill {watchdog.pid} {children[0].pid}"
+            # What this very program started has nothing above it that would start it again.
+            assert manager_of(watchdog.pid) is None
+        finally:
+            for process in psutil.Process(watchdog.pid).children():
+                process.kill()
+            watchdog.kill()
+
+
+def test_a_living_server_is_known_by_its_lock_alone(home: Home, port: int) -> None:
+    assert not presence.held(home, port)
+    with presence.taken(home, port) as lock:
+        server = subprocess.Popen(["/bin/sleep", "600"], pass_fds=(lock,))
+    try:
+        assert presence.held(home, port)
+        assert [process.pid for process in presence.holders(home, port)] == [server.pid]
+        with pytest.raises(PortLocked), presence.taken(home, port):
+            pass
+    finally:
+        server.kill()
+        server.wait()
+    assert not presence.held(home, port)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, {}),
+        ({"no_proxy": "a"}, {}),
+        ({"http_proxy": "http://p:1"}, "127.0.0.1,localhost,::1,10.0.0.5"),
+        ({"HTTPS_PROXY": "http://p:1", "NO_PROXY": "a, b"}, "a,b,127.0.0.1,localhost,::1,10.0.0.5"),
+        ({"all_proxy": "x", "no_proxy": "*"}, "*,127.0.0.1,localhost,::1,10.0.0.5"),
+    ],
+)
+def test_a_proxy_is_kept_off_this_machine(environment: dict[str, str], expected: str | dict[str, str]) -> None:
+    added = proxies.kept_off(environment, "10.0.0.5")
+    assert added == (expected if isinstance(expected, dict) else {"no_proxy": expected, "NO_PROXY": expected})
+
+
+def test_the_bound_of_a_stop_is_the_sum_of_its_waits() -> None:
+    times = StopTimes(drain_s=10, force_s=2, children_s=1, kill_s=3, settle_s=4)
+    assert times.bound_s(drain=True) == pytest.approx(10 + 1 + 3 + 1.2 + 8)
+    assert times.bound_s(drain=False) == pytest.approx(2 + 1 + 3 + 1.2 + 8)
 
 
 def test_reading_types_of_a_server_loads_no_http_client() -> None:

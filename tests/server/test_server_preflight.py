@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,12 +14,14 @@ import pytest
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuProcess, GpuReading
 from tuner.paths import Home
+from tuner.recipe import to_shell
 from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
-from tuner.server import guard, installed_version, launch_spec, preflight
+from tuner.server import guard, installed_version, launch_spec, machine, preflight
 from tuner.server.cards import looks_like_sglang, running_sglang, used_gpus
 from tuner.server.guard import internal_ports
 from tuner.server.interpreter import inspect_interpreter, resolve_interpreter
-from tuner.server.model import StartRefused
+from tuner.server.model import LaunchSpec, StartRefused
+from tuner.server.supervisor import Supervisor
 
 CARD = GpuReading(index=0, uuid="GPU-aa", total_mib=49140, used_mib=600, free_mib=48540)
 
@@ -335,7 +337,7 @@ def test_missing_compilers_are_a_warning_where_kernels_are_compiled(
 def test_a_full_disk_is_told_before_the_start(
     home: Home, model: Path, port: int, sglang_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guard.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
     found = check(real(model, port), home, sglang_env, [CARD])
     assert [f.severity for f in found] == [Severity.FATAL]
     assert "TUNER_HOME" in found[0].remedy
@@ -361,3 +363,96 @@ def test_inner_ports_are_those_that_sglang_binds() -> None:
     assert min(inner.values()) == 30233
     assert max(inner.values()) == 30238
     assert min(internal_ports(Recipe(flags={"port": 65500, "enable_dp_attention": True})).values()) == 65267
+
+
+def test_a_proxy_of_the_environment_is_told_and_does_not_reach_the_servers_own_requests(
+    home: Home, model: Path, port: int, sglang_env: dict[str, str]
+) -> None:
+    environ = {**sglang_env, "https_proxy": "http://proxy.example:3128"}
+    spec = launch_spec(real(model, port), home, environ)
+    assert "127.0.0.1" in spec.environment["no_proxy"].split(",")
+    (finding,) = preflight(real(model, port), spec, [CARD], home)
+    assert (finding.id, finding.severity) == (FindingId.UNKNOWN, Severity.NOTE)
+    assert "https_proxy" in finding.title
+    assert "proxy.example" not in finding.title
+
+
+def test_cards_that_cannot_reach_each_other_are_told_when_ranks_are_spread_over_them(
+    home: Home, model: Path, port: int, sglang_env: dict[str, str]
+) -> None:
+    two = [CARD, GpuReading(index=1, uuid="GPU-bb", total_mib=49140, used_mib=600, free_mib=48540)]
+    apart = [(0, 1, "turned off in the driver")]
+    recipe = real(model, port, tp_size=2)
+    found = preflight(recipe, launch_spec(recipe, home, sglang_env), two, home, apart=apart)
+    told = [f for f in found if f.id is FindingId.PEER_ACCESS]
+    assert [f.severity for f in told] == [Severity.WARNING]
+    assert "GPU 0 and GPU 1" in told[0].title
+    assert "turned off in the driver" in told[0].title
+    single = real(model, port)
+    assert preflight(single, launch_spec(single, home, sglang_env), two, home, apart=apart) == ()
+
+
+@pytest.mark.parametrize(("driver", "told"), [("530.30.02", True), ("535.54", False), (None, False), ("?", False)])
+def test_a_driver_too_old_for_unified_memory_is_told(
+    home: Home, model: Path, port: int, sglang_env: dict[str, str], driver: str | None, told: bool
+) -> None:
+    recipe = real(model, port, enable_unified_memory=True)
+    found = preflight(recipe, launch_spec(recipe, home, sglang_env), [CARD], home, driver=driver)
+    assert ids(found) == ([(FindingId.DRIVER_OLD, Severity.WARNING)] if told else [])
+
+
+def test_a_model_to_be_fetched_needs_room_in_its_cache(
+    home: Home, port: int, sglang_env: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "hub"
+    environ = {**sglang_env, "HF_HUB_CACHE": str(cache)}
+    recipe = Recipe(
+        python=sys.executable, flags={"model_path": "Qwen/Some-Model", "port": port, "attention_backend": "triton"}
+    )
+    spec = launch_spec(recipe, home, environ)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 30))
+    (finding,) = preflight(recipe, spec, [CARD], home)
+    assert "Qwen/Some-Model" in finding.title
+    assert str(cache) in finding.title
+    assert "HF_HOME" in finding.remedy
+    (cache / "models--Qwen--Some-Model" / "snapshots").mkdir(parents=True)
+    assert preflight(recipe, spec, [CARD], home) == ()
+
+
+def test_a_server_of_a_start_script_is_recognised_while_it_loads(
+    home: Home, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
+    fake.chmod(0o755)
+    recipe = Recipe(python=SIMULATOR, flags={"model_path": "m", "port": port})
+    script = tmp_path / "start.sh"
+    script.write_text(to_shell(recipe), encoding="utf-8")
+    environ = {**os.environ, "TUNER_HOME": str(home.state_root.parent), "PYTHON": str(fake)}
+    with subprocess.Popen(["bash", str(script)], env=environ, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline().startswith("Log: ")
+            found = preflight(recipe, None, [], home)
+            assert ids(found) == [(FindingId.DOUBLE_START, Severity.FATAL)]
+            assert "start script" in found[0].title
+            assert f"process {server.pid}" in found[0].evidence[0]
+            again = subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, check=False)
+            assert again.returncode == 1
+            assert str(server.pid) in again.stderr
+        finally:
+            server.kill()
+    assert preflight(recipe, None, [], home) == ()
+
+
+def test_a_start_script_recognises_a_server_of_the_tuner_while_it_loads(
+    supervisor: Supervisor, home: Home, port: int, fake_spec: Callable[..., LaunchSpec], tmp_path: Path
+) -> None:
+    handle = supervisor.start(fake_spec("--load-until", str(tmp_path / "never")))
+    script = tmp_path / "start.sh"
+    script.write_text(to_shell(handle.recipe), encoding="utf-8")
+    environ = {**os.environ, "TUNER_HOME": str(home.state_root.parent), "PYTHON": sys.executable}
+    refused = subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert str(handle.pid) in refused.stderr
+    assert supervisor.running() == [handle]

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from fakes import READY
@@ -154,11 +155,10 @@ def test_a_silent_phase_is_said_to_be_stalled_with_its_last_line(
 ) -> None:
     go = tmp_path / "go"
     handle = supervisor.start(fake_spec("--load-until", str(go)))
-    watcher = Watcher(lambda event: go.touch() if event.stalled else None)
+    watcher = Watcher(lambda event: go.touch() if event.stalled and "Load weight" in event.last_line else None)
     outcome = supervisor.wait_ready(handle, watcher, stall_s=0.2)
     assert outcome.state is ReadyState.READY
-    stalled = next(event for event in watcher.news if event.stalled)
-    assert "Load weight begin" in stalled.last_line
+    assert any(event.stalled and "Load weight begin" in event.last_line for event in watcher.news)
 
 
 def test_estimates_of_earlier_starts_come_with_the_phases(supervisor: Supervisor, fake_spec: Spec) -> None:
@@ -194,3 +194,26 @@ def test_a_line_without_end_is_read_in_bounded_memory(supervisor: Supervisor, fa
     assert outcome.state is ReadyState.READY
     assert max(len(line) for line in outcome.last_lines) < 10_000
     assert outcome.facts.mamba_slots == 57
+
+
+def test_a_server_behind_a_command_in_front_is_ready_and_what_cannot_be_verified_is_said(
+    supervisor: Supervisor, fake_spec: Spec, tmp_path: Path
+) -> None:
+    """As with docker run or srun: the log and the end come through, the processes are somebody else's."""
+    spec = fake_spec("--die-when", str(tmp_path / "die"))
+    inner = tmp_path / "inner"
+    inner.write_text(f"#!/bin/sh\necho $$ >{tmp_path / 'pid'}\nexec {' '.join(spec.argv)}\n", encoding="utf-8")
+    inner.chmod(0o755)
+    # The subshell ends at once, so the server is nobody's child here, in another session and without our mark.
+    front = f"(env -u TUNER_START_ID setsid {inner} & ); exec sleep 600"
+    handle = supervisor.start(msgspec.structs.replace(spec, argv=("/bin/sh", "-c", front)))
+    try:
+        outcome = supervisor.wait_ready(handle, timeout_s=60)
+        assert outcome.state is ReadyState.READY, outcome
+        assert f"Port {handle.port} is held by a process that is not a child" in outcome.unverified
+        stopped = supervisor.stop(handle, drain=False)
+        assert stopped.stopped
+        assert not stopped.port_free
+        assert (tmp_path / "pid").read_text(encoding="utf-8").strip() in stopped.reason
+    finally:
+        psutil.Process(int((tmp_path / "pid").read_text(encoding="utf-8"))).kill()

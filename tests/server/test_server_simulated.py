@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
@@ -12,9 +13,10 @@ from tuner.probes.http import ServerClient
 from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
 from tuner.server import Supervisor, launch_spec
 from tuner.server.family import family
-from tuner.server.model import ReadyState, ServerHandle
+from tuner.server.model import PhaseChanged, ReadyState, ServerHandle
 from tuner.server.readiness import ReadyTimes
 from tuner.server.stopping import StopTimes
+from tuner.sim.faults import HANG_PHASES
 
 
 def recipe(port: int, **simulator: object) -> Recipe:
@@ -85,5 +87,35 @@ def test_nothing_is_left_of_a_stand_in_that_does_not_want_to_go(
     assert simulated.wait_ready(handle).state is ReadyState.READY
     outcome = simulated.stop(handle, drain=False)
     assert outcome.stopped, outcome
+    assert outcome.seconds < simulated.stop_bound_s(drain=False)
     assert family(handle) == []
     assert outcome.port_free
+
+
+@pytest.mark.parametrize("phase", HANG_PHASES)
+def test_a_start_that_hangs_is_said_to_be_stalled_and_can_be_given_up(
+    simulated: Supervisor, home: Home, port: int, phase: str
+) -> None:
+    handle = start(simulated, home, recipe(port, fault=f"hang:{phase}"))
+    cancel = threading.Event()
+    stalled: list[PhaseChanged] = []
+
+    def watch(event: PhaseChanged) -> None:
+        if event.stalled:
+            stalled.append(event)
+            cancel.set()
+
+    outcome = simulated.wait_ready(handle, watch, cancel, stall_s=1.5)
+    assert outcome.state is ReadyState.ABORTED
+    assert stalled
+    assert family(handle) == []
+    assert simulated.running() == []
+
+
+def test_memory_that_comes_back_late_is_waited_for_and_then_told(simulated: Supervisor, home: Home, port: int) -> None:
+    handle = start(simulated, home, recipe(port, fault="hold-vram:60"))
+    assert simulated.wait_ready(handle).state is ReadyState.READY
+    # The helper that holds it outlives its parent, is of this start, and goes with it.
+    outcome = simulated.stop(handle, drain=False)
+    assert outcome.stopped, outcome
+    assert outcome.vram_missing_mib == {}

@@ -13,6 +13,7 @@ import psutil
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuProcess, GpuReading
 from tuner.recipe.model import Recipe
+from tuner.server.managers import kept_up
 from tuner.text import clip, plain
 from tuner.units import format_gib
 
@@ -206,7 +207,7 @@ def _beside(server: Foreign, place: str) -> Finding:
         id=FindingId.GPU_BUSY,
         severity=Severity.FATAL,
         title=f"Another SGLang is running (process {server.pid}, port {server.port}): {place}.",
-        evidence=(server.command,),
+        evidence=(server.command, *kept_up(server.pid)),
         remedy="Stop it first, or choose another GPU with CUDA_VISIBLE_DEVICES.",
     )
 
@@ -223,7 +224,7 @@ def _others(gpu: GpuReading, known: Set[int]) -> Iterator[Finding]:
                 id=FindingId.GPU_BUSY,
                 severity=Severity.FATAL,
                 title=f"Another SGLang holds memory of GPU {gpu.index}.",
-                evidence=(_process_line(process),),
+                evidence=(_process_line(process), *kept_up(process.pid)),
                 remedy="Stop it first, or choose another GPU with CUDA_VISIBLE_DEVICES.",
             )
         else:

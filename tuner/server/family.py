@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -15,6 +16,7 @@ START_ID_VARIABLE = "TUNER_START_ID"
 _TICK_S = 0.05
 #: Without a creation time since boot, what the wall clock may be off by.
 _CLOCK_S = 1.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def alive(process: psutil.Process) -> bool:
@@ -30,25 +32,63 @@ def since_boot_s(process: psutil.Process) -> float:
     return process.create_time() - psutil.boot_time()
 
 
+def boot_id() -> str:
+    """The kernel's name of this boot; empty where it does not tell."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def main_process(handle: ServerHandle) -> psutil.Process | None:
     """The server's main process while it lives; None when it is gone or another process has its number."""
+    if _of_another_boot(handle):
+        return None
     try:
         process = psutil.Process(handle.pid)
-        if handle.since_boot_s is not None:
-            same = abs(since_boot_s(process) - handle.since_boot_s) < _TICK_S
-        else:
-            same = abs(process.create_time() - handle.create_time) < _CLOCK_S
+        same = abs(_age_difference(process, handle)) < _slack_s(handle)
     except psutil.Error:
         return None
-    return process if same and alive(process) else None
+    return process if same and alive(process) and not _is_foreign(process, handle) else None
+
+
+def _of_another_boot(handle: ServerHandle) -> bool:
+    now = boot_id()
+    return bool(handle.boot_id and now and handle.boot_id != now)
+
+
+def _age_difference(process: psutil.Process, handle: ServerHandle) -> float:
+    """How much later than the start the process was made, seconds. Raises ``psutil.Error``."""
+    if handle.since_boot_s is not None:
+        return since_boot_s(process) - handle.since_boot_s
+    return process.create_time() - handle.create_time
+
+
+def _slack_s(handle: ServerHandle) -> float:
+    return _TICK_S if handle.since_boot_s is not None else _CLOCK_S
+
+
+def _is_foreign(process: psutil.Process, handle: ServerHandle) -> bool:
+    """Whether the process's environment says that it is not of this start.
+
+    An environment that is empty or may not be read says nothing: SGLang's children overwrite theirs with a title.
+    """
+    try:
+        environment = process.environ()
+    except (psutil.Error, OSError):
+        return False
+    return bool(environment) and bool(handle.start_id) and environment.get(START_ID_VARIABLE) != handle.start_id
 
 
 def family(handle: ServerHandle) -> list[psutil.Process]:
     """All living processes of this start, the main one first.
 
     Three ways to belong: the session that the start opened (its number is not given out again while a member lives),
-    descent from the main process, and the start's mark in the environment, which survives a change of session.
+    descent from the main process, and the start's mark in the environment, which survives a change of session. A
+    process that is older than the start, or whose environment lacks the mark, is never taken by its session alone.
     """
+    if _of_another_boot(handle):
+        return []
     main = main_process(handle)
     found: dict[int, psutil.Process] = {}
     if main is not None:
@@ -68,10 +108,14 @@ def _session_members(handle: ServerHandle) -> Iterator[psutil.Process]:
         return
     for pid in psutil.pids():
         try:
-            if os.getsid(pid) == handle.pid:
-                yield psutil.Process(pid)
+            if os.getsid(pid) != handle.pid:
+                continue
+            process = psutil.Process(pid)
+            older = _age_difference(process, handle) < -_slack_s(handle)
         except (OSError, psutil.Error):
             continue
+        if not older and not _is_foreign(process, handle):
+            yield process
 
 
 def _session_is_of_another(handle: ServerHandle) -> bool:
@@ -79,10 +123,7 @@ def _session_is_of_another(handle: ServerHandle) -> bool:
     if main_process(handle) is not None:
         return False
     try:
-        leader = psutil.Process(handle.pid)
-        if handle.since_boot_s is not None:
-            return abs(since_boot_s(leader) - handle.since_boot_s) >= _TICK_S
-        return abs(leader.create_time() - handle.create_time) >= _CLOCK_S
+        return abs(_age_difference(psutil.Process(handle.pid), handle)) >= _slack_s(handle)
     except psutil.Error:
         return False
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,25 +13,22 @@ from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuReading
 from tuner.paths import Home
 from tuner.recipe.model import Recipe
-from tuner.server import ports
+from tuner.server import ports, presence
 from tuner.server.cards import Foreign, card_findings, running_sglang, used_gpus
 from tuner.server.family import family
 from tuner.server.handles import HandleStore
 from tuner.server.interpreter import Interpreter, inspect_interpreter, resolve_interpreter
 from tuner.server.launch import interpreter_findings, secret_findings
-from tuner.server.managers import manager_of
+from tuner.server.machine import HUB_NAME, machine_findings
+from tuner.server.managers import kept_up
 from tuner.server.model import LaunchSpec, ServerHandle
 from tuner.text import clip, plain
-from tuner.units import format_bytes
 
 _MIB = 1 << 20
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _SHOWN_CELLS = 160
-#: A log of one start is below 100 kB, a day of serving some tens of MB.
-_LEAST_DISK_BYTES = 200 * _MIB
-_LEAST_SHM_BYTES = 64 * _MIB
 #: Oldest driver branch of a CUDA major version, by NVIDIA's minor-version compatibility table.
 _LEAST_DRIVER = {12: 525, 13: 580}
+_BACKENDS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend", "sampling_backend")
 _ORDER = {Severity.FATAL: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
@@ -43,12 +39,14 @@ def preflight(
     home: Home,
     need_mib: int | None = None,
     driver: str | None = None,
+    apart: Sequence[tuple[int, int, str]] = (),
 ) -> tuple[Finding, ...]:
     """What speaks against a start of ``recipe`` now, worst first; a fatal finding refuses it.
 
     ``spec`` is None when the recipe could not be made into a command (see ``launch_spec``). ``need_mib`` is the least
     free memory per GPU that the start needs; without it, the weights on disk tell. ``driver`` is the version of the
-    GPU driver. Raises ``HomeError``.
+    GPU driver; ``apart`` are pairs of GPUs of the start that cannot reach each other's memory, and why. Raises
+    ``HomeError``.
     """
     environment = spec.environment if spec is not None else {**os.environ, **recipe.environment}
     mine = [(handle, family(handle)) for handle in HandleStore(home).all()]
@@ -56,9 +54,9 @@ def preflight(
     found = [
         *_command_findings(recipe, spec, home, environment, driver),
         *_model_findings(recipe),
-        *_port_findings(recipe, [handle for handle, _ in alive]),
+        *_port_findings(recipe, [handle for handle, _ in alive], home),
         *_gpu_findings(recipe, environment, gpu, alive, need_mib),
-        *_machine_findings(recipe, environment, gpu, home),
+        *machine_findings(recipe, environment, used_gpus(recipe, environment, gpu), home, driver, apart),
     ]
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
 
@@ -104,7 +102,7 @@ def _tool_findings(
     recipe: Recipe, interpreter: Interpreter, python: str, environment: Mapping[str, str]
 ) -> Iterator[Finding]:
     """FlashInfer compiles kernels at the first start; without ninja or nvcc a child dies of it in the middle."""
-    backends = {str(recipe.flags.get(name, "")) for name in ("attention_backend", "sampling_backend")}
+    backends = {str(recipe.flags.get(name, "")) for name in _BACKENDS}
     if "flashinfer" not in backends and not (backends == {""} and interpreter.flashinfer):
         return
     path = f"{Path(python).parent}:{environment.get('PATH', '')}"
@@ -132,7 +130,7 @@ def _model_findings(recipe: Recipe) -> Iterator[Finding]:
         if (folder / "config.json").is_file():
             return
         title = f"The model folder {path} has no config.json."
-    elif folder.is_file() or _HUB_NAME.fullmatch(path):
+    elif folder.is_file() or HUB_NAME.fullmatch(path):
         return
     else:
         title = f"There is no model folder {path}."
@@ -144,10 +142,13 @@ def _model_findings(recipe: Recipe) -> Iterator[Finding]:
     )
 
 
-def _port_findings(recipe: Recipe, mine: Sequence[ServerHandle]) -> Iterator[Finding]:
+def _port_findings(recipe: Recipe, mine: Sequence[ServerHandle], home: Home) -> Iterator[Finding]:
     same = next((handle for handle in mine if handle.port == recipe.port), None)
     if same is not None:
         yield double_start(same)
+        return
+    if presence.held(home, recipe.port):
+        yield _started_by_script(home, recipe.port)
         return
     problem = ports.bind_problem(recipe.host, recipe.port)
     if problem is not None:
@@ -190,9 +191,25 @@ def _holder_lines(port: int) -> Iterator[str]:
     for holder in ports.holders(port):
         command = plain(holder.command or "not visible to you")
         yield clip(f"process {holder.pid or '?'}: {command}", _SHOWN_CELLS)
-        manager = manager_of(holder.pid) if holder.pid is not None else None
-        if manager is not None:
-            yield f"kept up by {manager.name}; to stop it: {manager.stop_command}"
+        yield from kept_up(holder.pid) if holder.pid is not None else ()
+
+
+def _started_by_script(home: Home, port: int) -> Finding:
+    """The finding that a server lives on the port which holds our lock and which no tuner started."""
+    lines = []
+    for process in presence.holders(home, port):
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        lines += [clip(plain(f"process {process.pid}: {words}"), _SHOWN_CELLS), *kept_up(process.pid)]
+    return Finding(
+        id=FindingId.DOUBLE_START,
+        severity=Severity.FATAL,
+        title=f"A server that a start script started is on port {port}, serving or still loading.",
+        evidence=tuple(lines),
+        remedy="End that script's server first (Ctrl-C, or kill with the process number), or set another port.",
+    )
 
 
 def double_start(handle: ServerHandle) -> Finding:
@@ -235,27 +252,3 @@ def _weights_mib(recipe: Recipe) -> int | None:
         count = recipe.flags.get(name)
         ranks *= count if isinstance(count, int) and count > 0 else 1
     return total // ranks // _MIB or None
-
-
-def _machine_findings(
-    recipe: Recipe, environment: Mapping[str, str], gpus: Sequence[GpuReading], home: Home
-) -> Iterator[Finding]:
-    free = shutil.disk_usage(home.logs).free
-    if free < _LEAST_DISK_BYTES:
-        yield Finding(
-            id=FindingId.UNKNOWN,
-            severity=Severity.WARNING if free else Severity.FATAL,
-            title=f"The disk of the log folder {home.logs} has only {format_bytes(free)} free.",
-            remedy="Make room, or set TUNER_HOME to a folder on another disk.",
-        )
-    if recipe.simulated:
-        return
-    if len(used_gpus(recipe, environment, gpus)) > 1:
-        shm = Path("/dev/shm")
-        if shm.is_dir() and (room := shutil.disk_usage(shm).free) < _LEAST_SHM_BYTES:
-            yield Finding(
-                id=FindingId.UNKNOWN,
-                severity=Severity.WARNING,
-                title=f"/dev/shm has only {format_bytes(room)} free; NCCL needs it between GPUs.",
-                remedy="Give the container more shared memory (docker: --shm-size=16g or --ipc=host).",
-            )

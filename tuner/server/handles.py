@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,10 @@ import filelock
 import msgspec
 
 from tuner.paths import Home
+from tuner.redact import redact
 from tuner.server.model import ServerHandle
+
+_PORT = re.compile(r"[1-9][0-9]{0,4}", re.ASCII)
 
 
 class PortLocked(Exception):
@@ -56,7 +60,8 @@ class HandleStore:
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.encode(handle))
+                # A recipe's text may hold a key in a comment: it has no business here.
+                file.write(msgspec.json.encode(redact(msgspec.to_builtins(handle))))
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
@@ -70,7 +75,7 @@ class HandleStore:
 
     def all(self) -> list[ServerHandle]:
         """All handles kept, by port."""
-        paths = (path for path in self._home.servers.glob("*.json") if path.stem.isdigit())
+        paths = (path for path in self._home.servers.glob("*.json") if _PORT.fullmatch(path.stem))
         found = (_decoded(path) for path in sorted(paths, key=lambda path: int(path.stem)))
         return [handle for handle in found if handle is not None]
 
@@ -95,7 +100,10 @@ def is_same_start(one: ServerHandle, other: ServerHandle) -> bool:
 
 
 def _decoded(path: Path) -> ServerHandle | None:
+    """The handle in the file; None where it is not readable as one, or names what can be no server of ours."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ServerHandle)
-    except (OSError, msgspec.DecodeError):
+        handle = msgspec.json.decode(path.read_bytes(), type=ServerHandle)
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
+    impossible = handle.pid <= 1 or handle.pid in (os.getpid(), os.getppid())
+    return None if impossible or str(handle.port) != path.stem else handle

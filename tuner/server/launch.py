@@ -17,8 +17,8 @@ from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home
 from tuner.recipe import references, resolve_argv, resolve_environment, simulator_argv
 from tuner.recipe.model import Recipe
-from tuner.server import children
-from tuner.server.family import START_ID_VARIABLE, since_boot_s
+from tuner.server import children, proxies
+from tuner.server.family import START_ID_VARIABLE, boot_id, since_boot_s
 from tuner.server.interpreter import inspect_interpreter, resolve_interpreter
 from tuner.server.model import LaunchSpec, ServerHandle, StartRefused
 
@@ -45,6 +45,7 @@ def launch_spec(recipe: Recipe, home: Home, environ: Mapping[str, str], round_na
         spelled = _spelled_for(recipe, inspect_interpreter(python, home, environment).sglang)
         command = [python, "-m", "sglang.launch_server", *resolve_argv(spelled, environ)]
     environment["PYTHONUNBUFFERED"] = "1"
+    environment.update(proxies.kept_off(environment, recipe.host))
     return LaunchSpec(
         argv=tuple(command),
         environment=environment,
@@ -123,11 +124,16 @@ def _spelled_for(recipe: Recipe, version: str | None) -> Recipe:
 
 
 def spawn(
-    spec: LaunchSpec, log_path: Path, vram_before_mib: dict[str, int], keep: Callable[[ServerHandle], None]
+    spec: LaunchSpec,
+    log_path: Path,
+    vram_before_mib: dict[str, int],
+    keep: Callable[[ServerHandle], None],
+    presence: int,
 ) -> ServerHandle:
     """Starts the server in a session of its own, its output in ``log_path``, once ``keep`` has stored the handle.
 
-    Raises OSError when the process cannot be made, and whatever ``keep`` raises; the server is then not started.
+    ``presence`` is the descriptor of ``presence.taken``, which the server inherits. Raises OSError when the process
+    cannot be made, and whatever ``keep`` raises; the server is then not started.
     """
     start_id = secrets.token_hex(8)
     with log_path.open("ab") as log:
@@ -138,6 +144,7 @@ def spawn(
             stderr=subprocess.STDOUT,
             env={**spec.environment, START_ID_VARIABLE: start_id},
             start_new_session=True,
+            pass_fds=(presence,),
         )
     children.remember(child)
     gate = child.stdin
@@ -158,6 +165,14 @@ def spawn(
     return handle
 
 
+def at_gate(process: psutil.Process) -> bool:
+    """Whether a started process still waits for the word to become the server."""
+    try:
+        return process.cmdline()[:3] == ["/bin/sh", "-c", _GATE]
+    except psutil.Error:
+        return False
+
+
 def _handle_of(
     pid: int, spec: LaunchSpec, log_path: Path, vram_before_mib: dict[str, int], start_id: str
 ) -> ServerHandle:
@@ -167,6 +182,7 @@ def _handle_of(
         create_time=process.create_time(),
         since_boot_s=since_boot_s(process),
         start_id=start_id,
+        boot_id=boot_id(),
         host=spec.host,
         port=spec.port,
         log_path=str(log_path),

@@ -43,6 +43,8 @@ class ServerHandle(msgspec.Struct, frozen=True, kw_only=True):
     since_boot_s: float | None = None
     #: Value of ``TUNER_START_ID`` in the environment of the server and all it starts.
     start_id: str = ""
+    #: The kernel's name of the boot it was started in: after another boot nothing of it lives.
+    boot_id: str = ""
 
     @property
     def url(self) -> str:
@@ -70,6 +72,8 @@ class ReadyOutcome(msgspec.Struct, frozen=True, kw_only=True):
     exit_status: int | None = None
     phase_seconds: dict[str, float] = {}
     last_lines: tuple[str, ...] = ()
+    #: What could not be verified of a server that is ready, one sentence; empty when nothing.
+    unverified: str = ""
 
 
 class StopOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,6 +108,10 @@ class StartRefused(Exception):
     def __init__(self, findings: tuple[Finding, ...]) -> None:
         super().__init__("; ".join(f.title for f in findings) or "start refused")
         self.findings = findings
+
+
+class InUse(StartRefused):
+    """Another living tuner is in the middle of a round on this server."""
 
 
 ServerInfo = dict[str, Any]

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 import msgspec
+import psutil
 
 from tuner.probes.http import ServerClient
 from tuner.redact import redact_text
@@ -34,7 +35,7 @@ _LAST_WORDS = re.compile(r"kill_process_tree called|Received sigquit|leaked sema
 class ReadyTimes(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how long, seconds."""
 
-    poll_s: float = 0.1
+    poll_s: float = 0.05
     #: Between news to the watcher when nothing but the time changed.
     tell_s: float = 0.5
     #: From a fatal line to the end that SGLang makes of itself, before the tuner ends it.
@@ -113,6 +114,7 @@ class ReadyWait:
         self._quiet = any(str(flags.get(name)).lower() in _QUIET_LEVELS for name in ("log_level", "log_level_http"))
         self._port_look_at = 0.0
         self._port_ours: bool | None = False
+        self._listener: psutil.Process | None = None
 
     def run(self) -> ReadyOutcome:
         """Blocks until the server is ready or will not be."""
@@ -139,8 +141,13 @@ class ReadyWait:
                     ReadyState.TIMED_OUT, f"Not ready after {self._timeout_s:.0f} s; the last phase was: {self._phase}."
                 )
             self._tell()
-            self._cancel.wait(self._times.poll_s)
+            self._pause()
             children.reap(self._handle.pid)
+
+    def _pause(self) -> None:
+        """Until the next look; an answer of the server ends it, a wish to abort is heard a moment later."""
+        asked = self._health is not None and not self._health.done.is_set()
+        (self._health.done if self._health is not None and asked else self._cancel).wait(self._times.poll_s)
 
     def _read(self) -> bool:
         """Takes in new output; False when there was more than fits into the time."""
@@ -182,14 +189,19 @@ class ReadyWait:
         self._phase, self._phase_since = phase, now
 
     def _is_ready(self, facts: BootFacts, now: float) -> bool:
-        if not (facts.ready or self._quiet) or now < self._port_look_at:
+        if not (facts.ready or facts.http_url or self._quiet):
             return False
         if self._port_ours is not True:
+            if now < self._port_look_at:
+                return False
             self._port_ours = self._holds_port()
             self._port_look_at = now + self._times.port_gap_s
+        if not (facts.ready or self._quiet):
+            # It warms up, and until it says that it is ready there is no use in asking.
+            return False
         if facts.ready or self._port_ours:
             self._follow(Phase.READY)
-        if self._port_ours is False or (self._port_ours is None and not self._port_seems_ours(facts)):
+        if self._port_ours is not True and not self._port_seems_ours(facts):
             return False
         if self._health is None:
             self._health = _HealthCall(self._handle.url, self._times.health_s)
@@ -198,17 +210,36 @@ class ReadyWait:
             return False
         if self._health.status == 200:
             # Held before the answer and still held after it, so the answer was its own.
-            return main_process(self._handle) is not None and self._holds_port() is not False
+            self._port_ours = self._holds_port()
+            return main_process(self._handle) is not None and (self._port_ours is True or self._port_seems_ours(facts))
         if now - self._health.ended_at > self._times.health_gap_s:
             self._health = None
         return False
 
     def _holds_port(self) -> bool | None:
-        return ports.any_listens(family(self._handle), self._handle.port)
+        if self._listener is not None and ports.any_listens([self._listener], self._handle.port):
+            return True
+        members = family(self._handle)
+        self._listener = next((m for m in members if ports.any_listens([m], self._handle.port)), None)
+        return True if self._listener is not None else ports.any_listens(members, self._handle.port)
 
     def _port_seems_ours(self, facts: BootFacts) -> bool:
-        """For systems that do not show who listens: uvicorn's line in this log, or a port that is taken by now."""
-        return facts.http_url is not None or (self._quiet and not ports.port_free(self._handle.host, self._handle.port))
+        """For systems that do not show who listens, and for a command in front whose processes are not ours.
+
+        uvicorn's line in this log comes only once it has the port. Without that line, at a quiet log level, a port
+        that is taken by now must do, but only where nobody can be seen on it.
+        """
+        if facts.http_url is not None:
+            return True
+        return self._port_ours is None and self._quiet and not ports.port_free(self._handle.host, self._handle.port)
+
+    def _unverified(self) -> str:
+        if self._port_ours is not False:
+            return ""
+        return (
+            f"Port {self._handle.port} is held by a process that is not a child of the one started (a container, a "
+            "scheduler or a wrapper in front): whether all of it ends at a stop cannot be verified."
+        )
 
     def _death(self) -> str:
         told = [line for line in self._lines if not _LAST_WORDS.search(line)]
@@ -254,4 +285,5 @@ class ReadyWait:
             exit_status=children.reap(self._handle.pid),
             phase_seconds={str(phase): s for phase, s in seconds.items()},
             last_lines=tuple(lines[-_KEPT_LINES:]),
+            unverified=self._unverified() if state is ReadyState.READY else "",
         )

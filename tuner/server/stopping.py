@@ -19,6 +19,9 @@ from tuner.serverlog.model import Phase
 
 _POLL_S = 0.05
 _TELL_S = 0.5
+#: After ``kill_s``: for the one that came up while the others fell.
+_LAST_KILL_S = 1.2
+_KILL_AGAIN_S = 0.2
 #: Used memory moves by this much with nothing running.
 _VRAM_TOLERANCE_MIB = 64
 
@@ -37,8 +40,16 @@ class StopTimes(msgspec.Struct, frozen=True, kw_only=True):
     children_s: float = 3.0
     #: From SIGKILL to the end of everything.
     kill_s: float = 5.0
-    #: Until port and memory are back.
+    #: Until the port is back, and then until the memory is.
     settle_s: float = 5.0
+
+    def bound_s(self, *, drain: bool) -> float:
+        """The longest a stop can take, seconds: SIGTERM unheard, children that stay, port and memory that do too.
+
+        Looking at the processes comes on top: milliseconds, and more on a machine with thousands of them.
+        """
+        asked = self.drain_s if drain else self.force_s
+        return asked + self.children_s + self.kill_s + _LAST_KILL_S + 2 * self.settle_s
 
 
 class Stop:
@@ -117,13 +128,13 @@ class Stop:
             for process in self._left():
                 with suppress(psutil.Error):
                     process.kill()
-            if self._wait(0.2, lambda: not self._left()) or time.monotonic() > deadline:
+            if self._wait(_KILL_AGAIN_S, lambda: not self._left()) or time.monotonic() > deadline:
                 break
         # One that was just being made when its parent died is in no earlier look.
         for process in self._look():
             with suppress(psutil.Error):
                 process.kill()
-        self._wait(1.0, lambda: not self._left())
+        self._wait(_LAST_KILL_S - _KILL_AGAIN_S, lambda: not self._left())
 
     def _kill_group(self) -> None:
         """Kills the group at once, so that none can fork away; only while a process of ours proves it is our group."""

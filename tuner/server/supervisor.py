@@ -11,12 +11,12 @@ import msgspec
 from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home, HomeError
 from tuner.probes.gpu import GpuProbe
-from tuner.server import children
-from tuner.server.cards import used_gpus
+from tuner.server import children, presence
+from tuner.server.cards import Foreign, running_sglang, used_gpus
 from tuner.server.family import family, main_process
 from tuner.server.guard import preflight
 from tuner.server.handles import HandleStore, PortLocked
-from tuner.server.launch import spawn
+from tuner.server.launch import at_gate, spawn
 from tuner.server.logfile import clear_old_logs, create_log
 from tuner.server.model import (
     LaunchSpec,
@@ -33,6 +33,8 @@ from tuner.server.stopping import Stop, StopTimes
 #: A start holds its lock for a preflight and a spawn; asking a cold interpreter on a slow disk takes longest.
 _LOCK_S = 60.0
 _FORGET_S = 5.0
+#: From the end of a tuner to that of a process at the gate, whose pipe closes then.
+_GATE_S = 5.0
 
 
 def _unheard(_: PhaseChanged) -> None:
@@ -68,14 +70,17 @@ class Supervisor:
         try:
             with self._store.starting(spec.port, _LOCK_S):
                 gpus = self._gpu.read()
-                found = preflight(spec.recipe, spec, gpus, self._home, need_mib, self._gpu.driver_version())
+                used = used_gpus(spec.recipe, spec.environment, gpus)
+                apart = self._gpu.peers_apart([gpu.index for gpu in used])
+                driver = self._gpu.driver_version()
+                found = preflight(spec.recipe, spec, gpus, self._home, need_mib, driver, apart)
                 if any(finding.severity is Severity.FATAL for finding in found):
                     raise StartRefused(found)
-                used = used_gpus(spec.recipe, spec.environment, gpus)
                 before = {str(gpu.index): gpu.used_mib for gpu in used if gpu.used_mib is not None}
                 clear_old_logs(self._home.logs, {handle.log_path for handle in self.running()})
                 log = create_log(self._home.logs, spec.port, time.time())
-                handle = spawn(spec, log, before, self._store.write)
+                with presence.taken(self._home, spec.port) as lock:
+                    handle = spawn(spec, log, before, self._store.write, lock)
         except PortLocked as locked:
             raise StartRefused((_being_started(spec.port),)) from locked
         except HomeError as error:
@@ -117,11 +122,23 @@ class Supervisor:
     def stop(
         self, handle: ServerHandle, on_phase: Callable[[PhaseChanged], None] = _unheard, drain: bool = True
     ) -> StopOutcome:
-        """Stops the server (``drain``: running requests may finish, within bounds) and verifies that all is gone."""
+        """Stops the server (``drain``: running requests may finish, within bounds) and verifies that all is gone.
+
+        Takes ``stop_bound_s`` at the most.
+        """
         outcome = Stop(handle, self._gpu, on_phase, self._stop_times).run(drain=drain)
         if outcome.stopped:
             self._store.forget(handle, _FORGET_S)
         return outcome
+
+    def stop_bound_s(self, *, drain: bool) -> float:
+        """The longest a stop can take, seconds, whatever the server does."""
+        return self._stop_times.bound_s(drain=drain)
+
+    def foreign(self) -> list[Foreign]:
+        """SGLang servers of this machine that no tuner of this home started, also those that still load."""
+        ours = {process.pid for handle in self._store.all() for process in family(handle)}
+        return running_sglang(except_pids=ours)
 
     def running(self, port: int | None = None) -> list[ServerHandle]:
         """Servers of which something still lives, orphans included; handles of dead ones are removed."""
@@ -140,6 +157,13 @@ class Supervisor:
     def main_lives(self, handle: ServerHandle) -> bool:
         """Whether the main process lives; when not, what ``running`` shows are orphans, to be stopped."""
         return main_process(handle) is not None
+
+    def came_to_run(self, handle: ServerHandle) -> bool:
+        """Whether the server of a tuner that is gone lives: its process may be at the gate, and go either way now."""
+        deadline = time.monotonic() + _GATE_S
+        while (main := main_process(handle)) is not None and at_gate(main) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return main is not None
 
 
 def _being_started(port: int) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from tuner.place import there
 from tuner.recipe.model import Recipe
 
 _CONFIG = "config.json"
@@ -20,7 +21,7 @@ def fingerprint(recipe: Recipe) -> dict[str, str]:
     Without an index the names, sizes and beginnings of the weight files stand for it. A model that is not a folder of
     this machine has the name of the packaged shape it was planned with, or nothing.
     """
-    folder = Path(recipe.model_path).expanduser() if recipe.model_path else None
+    folder = there(recipe.model_path)
     if folder is None or not folder.is_dir():
         return {"shape": recipe.tuner.model_shape} if recipe.tuner.model_shape else {}
     found = {"config": _hash_of(folder / _CONFIG), "weights": _hash_of(folder / _INDEX) or _hash_of_weights(folder)}

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,31 +15,31 @@ import psutil
 from tuner import __version__
 from tuner.checks.model import CheckResult, Verdict
 from tuner.checks.quick import quick_set, warm_up
-from tuner.doctor import diagnose_log, diagnose_plan, diagnose_round
+from tuner.doctor import diagnose_plan, diagnose_round
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics import MetricsError, ReadingsWindow, parse_metrics
 from tuner.metrics.model import Reach, Readings
 from tuner.modelcard import ModelError
-from tuner.paths import Home
 from tuner.planner import plan as make_plan
-from tuner.planner.accuracy import accuracy
 from tuner.planner.conditions import conditions
 from tuner.planner.model import CannotPlan, PlanInputs
 from tuner.planner.preflight import flag_conflicts
-from tuner.probes.gpu import GpuProbe
 from tuner.probes.http import ServerClient
 from tuner.recipe.model import Recipe, RecipeError
-from tuner.rounds.history import History
+from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
-from tuner.server import Supervisor, launch_spec, preflight
-from tuner.server.model import ReadyOutcome, ReadyState, ServerHandle, StartRefused
+from tuner.server.model import ReadyState, ServerHandle, StartRefused
 from tuner.serverlog.model import Phase
+from tuner.session.bench import Bench, Publish
+from tuner.session.bootlog import read_log
 from tuner.session.cards import cards_of
+from tuner.session.deaths import crash_loop
+from tuner.session.deaths import refusal as died_before
 from tuner.session.effective import effective_values
+from tuner.session.ends import CHECKING, died_while_checked, not_ours, perhaps_of_full_disk, refused, started
 from tuner.session.events import (
     CheckEnded,
     CheckStarted,
-    Event,
     Found,
     PhaseChanged,
     Planned,
@@ -46,28 +47,18 @@ from tuner.session.events import (
     RoundOpened,
     ServerStopped,
 )
+from tuner.session.fingerprint import fingerprint
 from tuner.session.gate import refusals, weighed
-from tuner.session.runners import number_of, run_by_another
+from tuner.session.runners import LOST
+from tuner.session.surroundings import kept_environment
+from tuner.session.swap import start_instead, stop_running
 from tuner.session.vram import VramWatch
 
-Publish = Callable[[Event], None]
-
-#: Findings that our own running server causes in a preflight: it is stopped before the start.
-_OURS = frozenset({FindingId.DOUBLE_START, FindingId.PORT_IN_USE, FindingId.GPU_BUSY})
-_WARMING = "warming up"
-_CHECKING = "checks"
+_WARMING = str(Phase.WARMING)
+#: Rounds looked back upon for deaths of the same recipe.
+_LOOK_BACK = 50
 #: Longer than any set of checks: their readings cover all of them.
 _CHECKS_WINDOW_S = 3600.0
-
-
-class Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round works with."""
-
-    home: Home
-    history: History
-    supervisor: Supervisor
-    gpu: GpuProbe
-    environ: Mapping[str, str]
 
 
 def run_round(
@@ -81,26 +72,36 @@ def run_round(
     estimates: Mapping[str, float],
     stop_after: bool,
     force: bool = False,
+    drain: bool = True,
 ) -> Round:
     """Runs one round and returns it as kept. Failures are rounds too; only a history that cannot be written raises.
 
-    A start that SGLang would surely refuse is refused here, before the running server is touched; ``force`` starts
-    it all the same.
+    A start that SGLang would surely refuse is refused here, before the running server is touched, and so is one that
+    died the last two times in the same way; ``force`` starts it all the same. ``drain``: requests of the server that
+    is replaced may finish.
     """
     round_ = bench.history.open_round(_draft(bench, recipe, note))
     publish(RoundOpened(round_))
     try:
-        round_ = _run(bench, round_, inputs, publish, cancel, estimates, force)
-        if stop_after:
-            _stop_running(bench, recipe.port, publish)
+        round_ = _run(bench, round_, inputs, publish, cancel, estimates, force=force, drain=drain)
+    except HistoryError:
+        raise
     except BaseException as error:
         # Whatever ends a round early (Ctrl-C included), the history says so; the error still goes on.
         ended = msgspec.structs.replace(
-            round_, state=RoundState.FAILED, reason=f"The tuner stopped in the middle: {type(error).__name__}."
+            bench.history.get(round_.number),
+            state=RoundState.FAILED,
+            reason=f"{LOST} in the middle: {type(error).__name__}.",
         )
         bench.history.save(ended)
         raise
     bench.history.save(round_)
+    if stop_after:
+        try:
+            stop_running(bench, recipe.port, publish, drain=drain)
+        except StartRefused as refusal:
+            for finding in refusal.findings:
+                publish(Found(finding))
     publish(RoundClosed(round_))
     return round_
 
@@ -118,6 +119,8 @@ def _draft(bench: Bench, recipe: Recipe, note: str) -> Round:
         gpu_name=gpus[0].name if gpus else None,
         driver_version=bench.gpu.driver_version(),
         tuner_version=__version__,
+        fingerprint=fingerprint(recipe),
+        environment=kept_environment(recipe, bench.environ),
         runner_pid=os.getpid(),
         runner_created=psutil.Process().create_time(),
     )
@@ -130,33 +133,22 @@ def _run(
     publish: Publish,
     cancel: threading.Event,
     estimates: Mapping[str, float],
+    *,
     force: bool,
+    drain: bool,
 ) -> Round:
     round_ = _planned(round_, inputs, publish)
     bench.history.save(round_)
-    surely = () if force else refusals(round_.findings)
-    if surely:
-        for finding in surely:
-            publish(Found(finding))
-        return msgspec.structs.replace(
-            round_,
-            state=RoundState.REFUSED,
-            phase="preflight",
-            reason=" ".join(f"{f.title} {f.remedy}".strip() for f in surely),
-        )
+    if not force:
+        if surely := refusals(round_.findings):
+            return refused(round_, surely, publish)
+        if deaths := crash_loop(bench.history.list(limit=_LOOK_BACK, simulated=round_.simulated), round_):
+            _, tail = read_log(Path(deaths[0].log_path))
+            return refused(round_, (died_before(deaths, tail),), publish)
     try:
-        handle = _start(bench, round_, publish)
+        handle = start_instead(bench, round_, publish, drain=drain)
     except StartRefused as refusal:
-        for finding in refusal.findings:
-            publish(Found(finding))
-        fatal = [f for f in refusal.findings if f.severity is Severity.FATAL] or list(refusal.findings)
-        return msgspec.structs.replace(
-            round_,
-            state=RoundState.REFUSED,
-            phase="preflight",
-            reason=" ".join(f"{f.title} {f.remedy}".strip() for f in fatal),
-            findings=(*refusal.findings, *round_.findings),
-        )
+        return refused(round_, refusal.findings, publish)
     except RecipeError as error:
         return msgspec.structs.replace(round_, state=RoundState.REFUSED, phase="preflight", reason=str(error))
     round_ = msgspec.structs.replace(round_, log_path=handle.log_path)
@@ -166,7 +158,9 @@ def _run(
         outcome = bench.supervisor.wait_ready(handle, publish, cancel, estimates)
         ready_mib = vram.used_mib() if outcome.state is ReadyState.READY else None
         levels = {"before": before, "peak": vram.peak_mib, "ready": ready_mib}
-    round_ = _started(round_, outcome, {k: v for k, v in levels.items() if v is not None})
+    round_ = started(round_, outcome, {k: v for k, v in levels.items() if v is not None})
+    if outcome.state is ReadyState.DIED:
+        round_ = perhaps_of_full_disk(bench.home, round_)
     if outcome.state is not ReadyState.READY:
         for finding in round_.findings:
             publish(Found(finding))
@@ -174,7 +168,9 @@ def _run(
             publish(ServerStopped(bench.supervisor.stop(handle, publish, drain=False)))
         return round_
     bench.history.save(round_)
-    return _checked(bench, round_, handle, publish, cancel)
+    if outcome.unverified:
+        publish(Found(not_ours(outcome.unverified)))
+    return _checked(bench, round_, handle, publish, cancel, estimates)
 
 
 def _planned(round_: Round, inputs: Callable[[], PlanInputs], publish: Publish) -> Round:
@@ -211,96 +207,19 @@ def _planned(round_: Round, inputs: Callable[[], PlanInputs], publish: Publish) 
     )
 
 
-def _start(bench: Bench, round_: Round, publish: Publish) -> ServerHandle:
-    """Refuses before the running server is touched whatever can be known before, then swaps the servers."""
-    spec = launch_spec(round_.recipe, bench.home, bench.environ, round_.name)
-    running = bench.supervisor.running(round_.recipe.port)
-    for handle in running:
-        _leave_to_others(bench, handle)
-    if running:
-        found = preflight(round_.recipe, spec, bench.gpu.read(), bench.home)
-        foreign = tuple(f for f in found if f.id not in _OURS and f.severity is Severity.FATAL)
-        if foreign:
-            raise StartRefused(foreign)
-        _stop_running(bench, round_.recipe.port, publish)
-    return bench.supervisor.start(spec, on_finding=lambda finding: publish(Found(finding)))
-
-
-def _leave_to_others(bench: Bench, handle: ServerHandle) -> None:
-    """Refuses to swap a server in the middle of another tuner's round: it may still be loading."""
-    number = number_of(handle.round_name)
-    theirs = bench.history.find(number) if number is not None else None
-    if theirs is None or not run_by_another(theirs):
-        return
-    raise StartRefused(
-        (
-            Finding(
-                id=FindingId.DOUBLE_START,
-                severity=Severity.FATAL,
-                title=f"Another tuner (process {theirs.runner_pid}) is in the middle of {theirs.name} here.",
-                evidence=(f"{theirs.name}: {theirs.state}, server process {handle.pid}, port {handle.port}",),
-                remedy="Wait for that round to end, or stop its server with tuner stop.",
-            ),
-        )
-    )
-
-
 def _used_mib(bench: Bench, recipe: Recipe) -> int | None:
     cards = cards_of(recipe, bench.environ, bench.gpu.read())
     return cards[0].used_mib if cards else None
 
 
-def _stop_running(bench: Bench, port: int, publish: Publish) -> None:
-    for handle in bench.supervisor.running(port):
-        outcome = bench.supervisor.stop(handle, publish)
-        publish(ServerStopped(outcome))
-        if not outcome.stopped:
-            raise StartRefused(
-                (
-                    Finding(
-                        id=FindingId.DOUBLE_START,
-                        severity=Severity.FATAL,
-                        title="The running server could not be stopped.",
-                        evidence=(outcome.reason,),
-                        remedy="Look at the processes named and stop them by hand before another start.",
-                    ),
-                )
-            )
-
-
-def _started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> Round:
-    facts = outcome.facts
-    found = diagnose_log(facts, outcome.last_lines, died=outcome.state is ReadyState.DIED)
-    state = {
-        ReadyState.READY: RoundState.CHECKING,
-        ReadyState.DIED: RoundState.FAILED,
-        ReadyState.TIMED_OUT: RoundState.FAILED,
-        ReadyState.ABORTED: RoundState.ABORTED,
-    }[outcome.state]
-    ended = outcome.state is not ReadyState.READY
-    worst = next((f for f in found if f.severity is Severity.FATAL), None)
-    reason = (f"{worst.title} {worst.remedy}".strip() if worst and ended else outcome.reason) if ended else ""
-    return msgspec.structs.replace(
-        round_,
-        state=state,
-        phase=_last_phase(outcome) if ended else _CHECKING,
-        reason=reason,
-        boot=facts,
-        phase_seconds=outcome.phase_seconds,
-        ready_seconds=None if ended else outcome.seconds,
-        vram_mib=vram_mib,
-        accuracy=accuracy(round_.plan, facts) if round_.plan is not None and facts.kv_tokens is not None else None,
-        findings=(*round_.findings, *found),
-        sglang_version=facts.version if facts.version and "-" not in facts.version else round_.sglang_version,
-    )
-
-
-def _last_phase(outcome: ReadyOutcome) -> str:
-    phases = [p for p in outcome.phase_seconds if p not in (Phase.DEAD, Phase.STOPPED, Phase.STOPPING)]
-    return phases[-1] if phases else str(outcome.facts.phase)
-
-
-def _checked(bench: Bench, round_: Round, handle: ServerHandle, publish: Publish, cancel: threading.Event) -> Round:
+def _checked(
+    bench: Bench,
+    round_: Round,
+    handle: ServerHandle,
+    publish: Publish,
+    cancel: threading.Event,
+    estimates: Mapping[str, float],
+) -> Round:
     client = ServerClient(handle.url, api_key=api_key(round_.recipe, bench.environ))
     try:
         info = client.server_info()
@@ -309,22 +228,38 @@ def _checked(bench: Bench, round_: Round, handle: ServerHandle, publish: Publish
         version = str(known["version"]) if known.get("version") else round_.sglang_version
         round_ = msgspec.structs.replace(round_, effective=effective, sglang_version=version)
         began = time.monotonic()
-        _warm(client, round_, publish, cancel)
-        phases = {**round_.phase_seconds, _WARMING: time.monotonic() - began}
+        _warm(client, round_, publish, cancel, estimates)
+        # The server's own warm-up and ours are one phase to whoever waits for it.
+        warmed = round_.phase_seconds.get(_WARMING, 0.0) + time.monotonic() - began
+        phases = {**round_.phase_seconds, _WARMING: warmed}
         round_ = msgspec.structs.replace(round_, phase_seconds=phases)
         bench.history.save(round_)
         results, readings = check(client, round_, publish, cancel)
     finally:
         client.close()
-    return judged(round_, results, readings, cancelled=cancel.is_set())
+    round_ = judged(round_, results, readings, cancelled=cancel.is_set())
+    return round_ if round_.state is RoundState.VERIFIED else died_while_checked(bench, round_, handle, publish)
 
 
-def _warm(client: ServerClient, round_: Round, publish: Publish, cancel: threading.Event) -> None:
-    began = time.monotonic()
+def _warm(
+    client: ServerClient, round_: Round, publish: Publish, cancel: threading.Event, estimates: Mapping[str, float]
+) -> None:
+    before = round_.phase_seconds.get(_WARMING, 0.0)
+    began = time.monotonic() - before
+    total = sum(estimates.values())
 
     def said(line: str) -> None:
         passed = time.monotonic() - began
-        publish(PhaseChanged(phase=_WARMING, elapsed_s=passed, total_s=passed, last_line=line))
+        publish(
+            PhaseChanged(
+                phase=_WARMING,
+                elapsed_s=passed,
+                total_s=(round_.ready_seconds or 0.0) + passed - before,
+                estimate_s=estimates.get(_WARMING),
+                total_estimate_s=total or None,
+                last_line=line,
+            )
+        )
 
     said("")
     warm_up(client, model=_model_name(round_.recipe), on_progress=said, cancel=cancel)
@@ -364,7 +299,7 @@ def judged(round_: Round, results: list[CheckResult], readings: Readings | None,
     return msgspec.structs.replace(
         round_,
         state=state,
-        phase=_CHECKING if state is not RoundState.VERIFIED else "",
+        phase=CHECKING if state is not RoundState.VERIFIED else "",
         reason=reason,
         checks=tuple(results),
         readings=readings,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from tuner.metrics.model import GpuReading
 from tuner.modelcard import ModelError, ModelShape
 from tuner.modelfile import WeightBytes, load_shape, weights_on_disk
+from tuner.place import there
 from tuner.planner.asked import read_flags
 from tuner.planner.calibrate import calibrate
 from tuner.planner.conditions import Conditions, conditions, void_reason
@@ -79,7 +79,7 @@ def shape_for(recipe: Recipe, given: Given) -> ModelShape:
     """
     if given.model:
         return load_shape(given.model)
-    if recipe.model_path and Path(recipe.model_path).expanduser().exists():
+    if there(recipe.model_path):
         return load_shape(recipe.model_path)
     if recipe.tuner.model_shape:
         return load_shape(recipe.tuner.model_shape)
@@ -191,7 +191,7 @@ def _uncalibrated(
 
 
 def _on_disk(recipe: Recipe) -> WeightBytes | None:
-    folder = Path(recipe.model_path).expanduser() if recipe.model_path else None
+    folder = there(recipe.model_path)
     return weights_on_disk(folder) if folder is not None and folder.is_dir() else None
 
 

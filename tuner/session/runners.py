@@ -8,6 +8,8 @@ import psutil
 
 from tuner.rounds.model import Round, RoundState
 
+#: How the reason of a round begins whose own tuner went away: it tells nothing of the server.
+LOST = "The tuner ended"
 #: A round in one of these has a tuner at work, or lost it.
 OPEN_STATES = (RoundState.STARTING, RoundState.CHECKING)
 #: Creation times of one process, read twice, may differ by rounding.

@@ -25,15 +25,20 @@ from tuner.recipe.model import Recipe
 from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
 from tuner.server import Supervisor, installed_version
-from tuner.server.model import ServerHandle, StopOutcome
+from tuner.server.cards import Foreign
+from tuner.server.model import ReadyState, ServerHandle, StopOutcome
 from tuner.session import export as exporting
 from tuner.session import loop
+from tuner.session.bench import Bench
 from tuner.session.cards import cards_of
+from tuner.session.deaths import last_good, with_secrets
+from tuner.session.ends import started
 from tuner.session.events import Event
 from tuner.session.planning import Given, Here, plan_inputs
 from tuner.session.runners import number_of
 from tuner.session.settle import settle
 from tuner.session.solving import solved
+from tuner.session.swap import leave_to_others
 
 Publish = Callable[[Event], None]
 
@@ -163,6 +168,7 @@ class Session:
         cancel: threading.Event,
         stop_after: bool = False,
         force: bool = False,
+        drain: bool = True,
     ) -> Round:
         """One whole round; see ``loop.run_round``."""
         return loop.run_round(
@@ -175,16 +181,44 @@ class Session:
             estimates=self._estimates(recipe),
             stop_after=stop_after,
             force=force,
+            drain=drain,
         )
+
+    def last_good(self, recipe: Recipe) -> Round | None:
+        """The newest round on the port of ``recipe`` that was verified, not rejected, and is another recipe's."""
+        return last_good(self._before(recipe), recipe)
+
+    def fall_back(self, failed: Round, *, publish: Publish, cancel: threading.Event) -> Round | None:
+        """Starts the last good round again after ``failed``; None when there is none, or its server still runs."""
+        good = self.last_good(failed.recipe)
+        if good is None:
+            return None
+        running = self.running(failed.recipe.port)
+        if running is not None and running.round is not None and running.round.state is RoundState.VERIFIED:
+            return None
+        note = f"The last good round {good.name} again, after {failed.name}."
+        recipe = with_secrets(good.recipe, failed.recipe)
+        return self.run_round(recipe, note=note, publish=publish, cancel=cancel, drain=False)
+
+    def foreign(self, port: int | None = None) -> list[Foreign]:
+        """SGLang servers (on ``port``) that were started by hand or by something else: looked at, never touched."""
+        found = self._supervisor(simulated=False, port=0).foreign()
+        return [server for server in found if port is None or server.port == port]
 
     def verify(self, *, publish: Publish, cancel: threading.Event) -> list[CheckResult] | None:
         """Checks the running server again and records the results in its round; None when nothing runs."""
         running = self.running()
         if running is None:
             return None
+        leave_to_others(self.history, running.handle)
         round_ = running.round or Round(
             number=0, started_at=0.0, state=RoundState.UNVERIFIED, recipe=running.handle.recipe
         )
+        if round_.ready_seconds is None:
+            ready = self._adopted(running.handle, round_, publish, cancel)
+            if ready is None:
+                return []
+            round_ = ready
         client = ServerClient(running.handle.url, api_key=loop.api_key(round_.recipe, self.environ))
         try:
             results, readings = loop.check(client, round_, publish, cancel)
@@ -194,13 +228,34 @@ class Session:
             self.history.save(loop.judged(round_, results, readings, cancelled=cancel.is_set()))
         return results
 
-    def stop(self, *, publish: Publish, port: int | None = None) -> StopOutcome | None:
-        """Stops the running server and makes sure that nothing is left; None when nothing runs."""
+    def _adopted(self, handle: ServerHandle, round_: Round, publish: Publish, cancel: threading.Event) -> Round | None:
+        """The round of a start whose tuner went away, once its server is ready; None when it does not come to that."""
+        supervisor = self._supervisor(simulated=handle.simulated, port=handle.port)
+        outcome = supervisor.wait_ready(handle, publish, cancel, self._estimates(handle.recipe))
+        adopted = started(round_, outcome, {})
+        if round_.number:
+            self.history.save(adopted)
+        return adopted if outcome.state is ReadyState.READY else None
+
+    def stop(
+        self, *, publish: Publish, port: int | None = None, drain: bool = True, force: bool = False
+    ) -> StopOutcome | None:
+        """Stops the running server and makes sure that nothing is left; None when nothing runs.
+
+        ``drain``: running requests may finish. Takes ``stop_bound_s`` at the most. Raises ``InUse`` while another
+        living tuner is in the middle of a round on it, unless ``force``.
+        """
         running = self.running(port)
         if running is None:
             return None
+        if not force:
+            leave_to_others(self.history, running.handle)
         supervisor = self._supervisor(simulated=running.handle.simulated, port=running.handle.port)
-        return supervisor.stop(running.handle, publish)
+        return supervisor.stop(running.handle, publish, drain)
+
+    def stop_bound_s(self, *, drain: bool) -> float:
+        """The longest a stop can take, seconds, whatever the server does."""
+        return self._supervisor(simulated=False, port=0).stop_bound_s(drain=drain)
 
     def look(self) -> Look:
         """One poll of the server and the card, a few milliseconds on a healthy server."""
@@ -214,7 +269,7 @@ class Session:
 
     def export(self, number: int, fmt: str) -> str:
         """A round as text in one of ``export.FORMATS``. Raises KeyError for no such round."""
-        return exporting.export(self.history.get(number), fmt)
+        return exporting.export(self.history.get(number), fmt, self.history.samples(number))
 
     def _read(self, running: Running | None) -> Readings | None:
         identity = (running.handle.pid, running.handle.create_time) if running else None
@@ -236,11 +291,22 @@ class Session:
             self.history.add_samples(running.round.number, [readings])
 
     def _estimates(self, recipe: Recipe) -> dict[str, float]:
-        before = self.history.last((RoundState.VERIFIED, RoundState.UNVERIFIED), simulated=recipe.simulated)
-        return dict(before.phase_seconds) if before else {}
+        """Seconds by phase of the last start of the same model; another model's would mislead."""
+        for before in itertools.islice(self._before(recipe), _LOOK_BACK):
+            if before.ready_seconds is not None and before.recipe.model_path == recipe.model_path:
+                return dict(before.phase_seconds)
+        return {}
 
-    def _bench(self, recipe: Recipe) -> loop.Bench:
-        return loop.Bench(
+    def _before(self, recipe: Recipe) -> Iterator[Round]:
+        """Earlier rounds on the same kind of server, newest first."""
+        for offset in itertools.count(step=_LOOK_BACK):
+            page = self.history.list(limit=_LOOK_BACK, offset=offset, simulated=recipe.simulated)
+            yield from page
+            if len(page) < _LOOK_BACK:
+                return
+
+    def _bench(self, recipe: Recipe) -> Bench:
+        return Bench(
             home=self.home,
             history=self.history,
             supervisor=self._supervisor(simulated=recipe.simulated, port=recipe.port),

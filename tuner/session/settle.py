@@ -11,7 +11,7 @@ from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
 from tuner.server import Supervisor
 from tuner.session.bootlog import read_log
-from tuner.session.runners import OPEN_STATES, runner_alive
+from tuner.session.runners import LOST, OPEN_STATES, runner_alive
 
 
 def settle(history: History, supervisor: Supervisor) -> list[Round]:
@@ -26,18 +26,24 @@ def settle(history: History, supervisor: Supervisor) -> list[Round]:
 
 
 def _settled(round_: Round, supervisor: Supervisor) -> Round:
-    facts, tail = read_log(Path(round_.log_path)) if round_.log_path else (round_.boot, ())
-    serving = any(handle.round_name == round_.name for handle in supervisor.running(round_.recipe.port))
+    handle = next((h for h in supervisor.running(round_.recipe.port) if h.round_name == round_.name), None)
+    # A tuner that was killed right after the spawn did not come to keep the path.
+    log_path = round_.log_path or (handle.log_path if handle is not None else "")
+    facts, tail = read_log(Path(log_path)) if log_path else (round_.boot, ())
+    # What is left of a dead server is no server.
+    serving = handle is not None and supervisor.came_to_run(handle)
     if serving:
-        state, reason = RoundState.UNVERIFIED, "The tuner ended before the checks were done; verify runs them now."
+        state, reason = RoundState.UNVERIFIED, f"{LOST} before the checks were done; verify runs them now."
     else:
-        state, reason = RoundState.FAILED, "The tuner ended in the middle of this round, and its server is gone."
+        state, reason = RoundState.FAILED, f"{LOST} in the middle of this round, and its server is gone."
     found = diagnose_log(facts, tail, died=not serving) if facts else ()
+    phase = round_.phase if round_.state is RoundState.CHECKING or facts is None else str(facts.reached)
     return msgspec.structs.replace(
         round_,
         state=state,
-        phase=str(facts.reached) if facts else round_.phase,
+        phase=phase,
         reason=reason,
         boot=facts,
-        findings=(*round_.findings, *found),
+        log_path=log_path,
+        findings=(*round_.findings, *(f for f in found if f not in round_.findings)),
     )

@@ -1,0 +1,25 @@
+"""What a round works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tuner.paths import Home
+from tuner.probes.gpu import GpuProbe
+from tuner.rounds.history import History
+from tuner.server import Supervisor
+from tuner.session.events import Event
+
+Publish = Callable[[Event], None]
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round works with."""
+
+    home: Home
+    history: History
+    supervisor: Supervisor
+    gpu: GpuProbe
+    environ: Mapping[str, str]

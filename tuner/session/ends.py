@@ -1,0 +1,116 @@
+"""How a start or a round ended, and of what."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from tuner.doctor import diagnose_log
+from tuner.findings import Finding, FindingId, Severity
+from tuner.paths import Home
+from tuner.planner.accuracy import accuracy
+from tuner.rounds.model import Round, RoundState
+from tuner.server.machine import died_of_full_disk
+from tuner.server.model import ReadyOutcome, ReadyState, ServerHandle
+from tuner.serverlog.model import Phase
+from tuner.session.bench import Bench, Publish
+from tuner.session.bootlog import read_log
+from tuner.session.events import Found, ServerStopped
+
+CHECKING = "checks"
+#: From a scheduler's crash to the end of the server (0.5.17: 5 s).
+_DYING_S = 8.0
+
+
+def refused(round_: Round, found: tuple[Finding, ...], publish: Publish) -> Round:
+    """The round as one that was not started."""
+    for finding in found:
+        publish(Found(finding))
+    fatal = [f for f in found if f.severity is Severity.FATAL] or list(found)
+    return msgspec.structs.replace(
+        round_,
+        state=RoundState.REFUSED,
+        phase="preflight",
+        reason=" ".join(f"{f.title} {f.remedy}".strip() for f in fatal),
+        findings=(*found, *(f for f in round_.findings if f not in found)),
+    )
+
+
+def started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> Round:
+    """The round once its start came to an end, good or bad; ``vram_mib`` as in ``Round``."""
+    facts = outcome.facts
+    found = diagnose_log(facts, outcome.last_lines, died=outcome.state is ReadyState.DIED)
+    state = {
+        ReadyState.READY: RoundState.CHECKING,
+        ReadyState.DIED: RoundState.FAILED,
+        ReadyState.TIMED_OUT: RoundState.FAILED,
+        ReadyState.ABORTED: RoundState.ABORTED,
+    }[outcome.state]
+    ended = outcome.state is not ReadyState.READY
+    worst = next((f for f in found if f.severity is Severity.FATAL), None)
+    reason = (f"{worst.title} {worst.remedy}".strip() if worst and ended else outcome.reason) if ended else ""
+    return msgspec.structs.replace(
+        round_,
+        state=state,
+        phase=_last_phase(outcome) if ended else CHECKING,
+        reason=reason,
+        boot=facts,
+        phase_seconds=outcome.phase_seconds,
+        ready_seconds=None if ended else outcome.seconds,
+        vram_mib=vram_mib,
+        accuracy=accuracy(round_.plan, facts) if round_.plan is not None and facts.kv_tokens is not None else None,
+        findings=(*round_.findings, *found),
+        sglang_version=facts.version if facts.version and "-" not in facts.version else round_.sglang_version,
+    )
+
+
+def _last_phase(outcome: ReadyOutcome) -> str:
+    phases = [p for p in outcome.phase_seconds if p not in (Phase.DEAD, Phase.STOPPED, Phase.STOPPING)]
+    return phases[-1] if phases else str(outcome.facts.phase)
+
+
+def perhaps_of_full_disk(home: Home, round_: Round) -> Round:
+    """A death whose log names no cause, on a full disk: the log may end before the cause."""
+    full = died_of_full_disk(home)
+    named = [f for f in round_.findings if f.severity is Severity.FATAL and f.id is not FindingId.UNKNOWN]
+    if full is None or named:
+        return round_
+    rest = (f for f in round_.findings if f.severity is not Severity.FATAL)
+    return msgspec.structs.replace(round_, reason=f"{full.title} {full.remedy}", findings=(full, *rest))
+
+
+def not_ours(sentence: str) -> Finding:
+    """The finding on what could not be verified of a server that is ready."""
+    return Finding(
+        id=FindingId.UNKNOWN,
+        severity=Severity.WARNING,
+        title=sentence,
+        remedy="After a stop, look whether the port is free; stop the rest with the program that started it.",
+    )
+
+
+def died_while_checked(bench: Bench, round_: Round, handle: ServerHandle, publish: Publish) -> Round:
+    """The round with its server's death when that is why checks failed; what is left of the server is stopped."""
+    facts, tail = read_log(Path(handle.log_path))
+    if facts is not None and facts.phase is Phase.DEAD:
+        deadline = time.monotonic() + _DYING_S
+        while bench.supervisor.main_lives(handle) and time.monotonic() < deadline:
+            time.sleep(0.1)
+    if bench.supervisor.main_lives(handle):
+        return round_
+    facts, tail = read_log(Path(handle.log_path))
+    publish(ServerStopped(bench.supervisor.stop(handle, publish, drain=False)))
+    found = diagnose_log(facts, tail, died=True) if facts is not None else ()
+    for finding in found:
+        publish(Found(finding))
+    worst = next((f for f in found if f.severity is Severity.FATAL), None)
+    cause = f" {worst.title} {worst.remedy}".rstrip() if worst is not None else ""
+    return msgspec.structs.replace(
+        round_,
+        state=RoundState.FAILED,
+        reason=f"The server died while it was checked.{cause}",
+        boot=facts or round_.boot,
+        findings=(*found, *round_.findings),
+    )
