@@ -21,7 +21,8 @@ from tuner.rounds.model import Round, RoundState
 from tuner.server.family import family
 from tuner.server.ports import port_free
 from tuner.session.runners import LOST, OPEN_STATES
-from tuner.session.session import Running, Session
+from tuner.session.session import Session
+from tuner.session.watching import Running
 
 SIGNALS = (signal.SIGKILL, signal.SIGHUP, signal.SIGTERM)
 FAULTS = (None, None, None, "hang:loading", "hang:sizing", "ignore-sigterm", "orphan-child:session", "flood-log:5000")

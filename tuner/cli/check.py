@@ -25,6 +25,7 @@ from tuner.session import loop
 from tuner.session.events import CheckEnded, CheckStarted
 from tuner.session.session import Publish, Session
 from tuner.session.swap import leave_to_others
+from tuner.session.watching import api_key, poll
 from tuner.text import clip, width
 
 #: The readings of a full set cover all of it.
@@ -91,10 +92,10 @@ def verify_full(session: Session, publish: Publish, cancel: threading.Event) -> 
         if running is None or running.round is None:
             return None
     round_ = running.round
-    client = ServerClient(running.handle.url, api_key=loop.api_key(round_.recipe, session.environ))
+    client = ServerClient(running.handle.url, api_key=api_key(round_.recipe, session.environ))
     try:
         window = ReadingsWindow(seconds=_WINDOW_S)
-        loop.look(client, window)
+        poll(client, window)
         info = client.server_info()
         limit = info.get("max_req_input_len") if isinstance(info, dict) else None
         told = {"max_req_input_len": limit} if isinstance(limit, int) else {}
@@ -108,7 +109,7 @@ def verify_full(session: Session, publish: Publish, cancel: threading.Event) -> 
             on_ended=lambda result: publish(CheckEnded(result)),
             cancel=cancel,
         )
-        readings = loop.look(client, window)
+        readings = poll(client, window)
     finally:
         client.close()
     session.history.save(loop.judged(round_, results, readings, cancelled=cancel.is_set()))

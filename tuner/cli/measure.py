@@ -28,8 +28,8 @@ from tuner.recipe import merge_set
 from tuner.recipe.model import Recipe, TunerSettings
 from tuner.rounds.ab import STARTS, Side, alternating, compared
 from tuner.rounds.model import Change, Round, RoundState
-from tuner.session import loop
-from tuner.session.session import Running, Session
+from tuner.session.session import Session
+from tuner.session.watching import Running, api_key
 from tuner.units import format_seconds, format_tokens
 
 _SAY_EVERY_S = 5.0
@@ -177,7 +177,7 @@ def target_of(session: Session, running: Running) -> Target:
     return Target(
         url=running.handle.url,
         model=model_name_of(recipe.flags),
-        api_key=loop.api_key(recipe, session.environ),
+        api_key=api_key(recipe, session.environ),
     )
 
 

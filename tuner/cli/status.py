@@ -6,7 +6,8 @@ import click
 
 from tuner.cli.output import DONE, FAILED, command, json_option, print_json, say
 from tuner.paths import Home
-from tuner.session.session import Look, Session
+from tuner.session.session import Session
+from tuner.session.watching import Look
 from tuner.units import format_gib, format_tokens
 
 

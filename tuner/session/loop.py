@@ -17,8 +17,8 @@ from tuner.checks.model import CheckResult, Verdict
 from tuner.checks.quick import quick_set, warm_up
 from tuner.doctor import diagnose_plan, diagnose_round
 from tuner.findings import Finding, FindingId, Severity
-from tuner.metrics import MetricsError, ReadingsWindow, parse_metrics
-from tuner.metrics.model import Reach, Readings
+from tuner.metrics import ReadingsWindow
+from tuner.metrics.model import Readings
 from tuner.modelcard import ModelError
 from tuner.planner import plan as make_plan
 from tuner.planner.conditions import conditions
@@ -53,6 +53,7 @@ from tuner.session.runners import LOST
 from tuner.session.surroundings import kept_environment
 from tuner.session.swap import start_instead, stop_running
 from tuner.session.vram import VramWatch
+from tuner.session.watching import api_key, poll
 
 _WARMING = str(Phase.WARMING)
 #: Rounds looked back upon for deaths of the same recipe.
@@ -270,7 +271,7 @@ def check(
 ) -> tuple[list[CheckResult], Readings | None]:
     """The quick set of checks on the server of ``round_``, and the server's readings over their time."""
     window = ReadingsWindow(seconds=_CHECKS_WINDOW_S)
-    look(client, window)
+    poll(client, window)
     results = quick_set(
         client,
         model=_model_name(round_.recipe),
@@ -281,7 +282,7 @@ def check(
         on_ended=lambda result: publish(CheckEnded(result)),
         cancel=cancel,
     )
-    return results, look(client, window)
+    return results, poll(client, window)
 
 
 def judged(round_: Round, results: list[CheckResult], readings: Readings | None, *, cancelled: bool) -> Round:
@@ -305,28 +306,6 @@ def judged(round_: Round, results: list[CheckResult], readings: Readings | None,
         readings=readings,
         findings=(*round_.findings, *(f for f in found if f.id not in known)),
     )
-
-
-def look(client: ServerClient, window: ReadingsWindow, info: dict[str, Any] | None = None) -> Readings:
-    """One poll of the server, taken into ``window``; ``info`` is its ``/server_info``, for what metrics lack."""
-    page, loads = client.metrics(), client.loads()
-    try:
-        metrics = page if isinstance(page, Reach) else parse_metrics(page)
-    except MetricsError:
-        metrics = Reach.NONSENSE
-    return window.add(time.time(), metrics, loads, info)
-
-
-def api_key_variable(recipe: Recipe) -> str | None:
-    """Name of the environment variable that holds the server's key, where the recipe names one."""
-    asked = recipe.flags.get("api_key")
-    return asked[2:-1] if isinstance(asked, str) and asked.startswith("${") and asked.endswith("}") else None
-
-
-def api_key(recipe: Recipe, environ: Mapping[str, str]) -> str | None:
-    """The server's key, read from the environment variable that the recipe names; never kept."""
-    variable = api_key_variable(recipe)
-    return environ.get(variable) if variable else None
 
 
 def _model_name(recipe: Recipe) -> str:

@@ -12,8 +12,7 @@ import msgspec
 
 from tuner.checks.model import CheckResult
 from tuner.doctor import diagnose_plan
-from tuner.metrics import ReadingsWindow
-from tuner.metrics.model import GpuReading, Readings
+from tuner.metrics.model import GpuReading
 from tuner.paths import Home
 from tuner.planner import plan as make_plan
 from tuner.planner.accuracy import Accuracy
@@ -39,45 +38,13 @@ from tuner.session.runners import number_of
 from tuner.session.settle import settle
 from tuner.session.solving import solved
 from tuner.session.swap import leave_to_others
+from tuner.session.watching import Look, Running, Watch, api_key
 
 Publish = Callable[[Event], None]
 
-#: A day at this pace is some 9,000 readings: a chart needs no more, and the file stays small.
-_KEEP_EVERY_S = 10.0
 
 #: Rounds looked back upon for a calibration, and for the accuracy of plans.
 _LOOK_BACK = 50
-
-
-class Running(msgspec.Struct, frozen=True):
-    """A living server of ours and the round it belongs to."""
-
-    handle: ServerHandle
-    round: Round | None
-
-
-class Look(msgspec.Struct, frozen=True):
-    """One look at everything live."""
-
-    at: float
-    running: Running | None
-    readings: Readings | None
-    gpus: tuple[GpuReading, ...]
-    alive: bool
-
-
-class _Watched:
-    """The connection to the server now watched, and the window of its readings."""
-
-    def __init__(self, running: Running, key: str | None) -> None:
-        self.identity = (running.handle.pid, running.handle.create_time)
-        self.client = ServerClient(running.handle.url, api_key=key, timeout=2.0)
-        self.window = ReadingsWindow(key_variable=loop.api_key_variable(running.handle.recipe))
-        info = self.client.server_info()
-        self._info = info if isinstance(info, dict) else None
-
-    def read(self) -> Readings:
-        return loop.look(self.client, self.window, self._info)
 
 
 class Session:
@@ -88,19 +55,16 @@ class Session:
         self.environ = dict(os.environ if environ is None else environ)
         self.history = History(home.database)
         self._probes: dict[tuple[bool, int], GpuProbe] = {}
-        self._watched: _Watched | None = None
-        self._kept_at = 0.0
-        self._lock = threading.Lock()
+        self._probes_lock = threading.Lock()
+        self._watch = Watch(home, self.history, self.environ)
         settle(self.history, self._supervisor(simulated=False, port=0))
 
     def close(self) -> None:
         """Lets go of connections and files; servers stay up."""
-        with self._lock:
-            if self._watched is not None:
-                self._watched.client.close()
-                self._watched = None
-        for probe in self._probes.values():
-            probe.close()
+        self._watch.close()
+        with self._probes_lock:
+            for probe in self._probes.values():
+                probe.close()
         self.history.close()
 
     def running(self, port: int | None = None) -> Running | None:
@@ -219,7 +183,7 @@ class Session:
             if ready is None:
                 return []
             round_ = ready
-        client = ServerClient(running.handle.url, api_key=loop.api_key(round_.recipe, self.environ))
+        client = ServerClient(running.handle.url, api_key=api_key(round_.recipe, self.environ))
         try:
             results, readings = loop.check(client, round_, publish, cancel)
         finally:
@@ -257,38 +221,23 @@ class Session:
         """The longest a stop can take, seconds, whatever the server does."""
         return self._supervisor(simulated=False, port=0).stop_bound_s(drain=drain)
 
-    def look(self) -> Look:
-        """One poll of the server and the card, a few milliseconds on a healthy server."""
+    def look(self, *, keep: bool = False) -> Look:
+        """One poll of the server and its cards, a few milliseconds on a healthy server.
+
+        ``keep``: the look may go into the round's readings (see ``Watch.read``).
+        """
         running = self.running()
-        with self._lock:
-            readings = self._read(running)
-            self._keep(running, readings)
-        probe = self._probe(running.handle.recipe) if running is not None else self._probe_by(False, 0)
-        gpus = probe.read()
+        readings = self._watch.read(running, keep=keep)
+        if running is None:
+            gpus = self._probe_by(False, 0).read()
+        else:
+            recipe = running.handle.recipe
+            gpus = cards_of(recipe, self.environ, self._probe(recipe).read())
         return Look(time.time(), running, readings, tuple(gpus), running is not None)
 
     def export(self, number: int, fmt: str) -> str:
         """A round as text in one of ``export.FORMATS``. Raises KeyError for no such round."""
         return exporting.export(self.history.get(number), fmt, self.history.samples(number))
-
-    def _read(self, running: Running | None) -> Readings | None:
-        identity = (running.handle.pid, running.handle.create_time) if running else None
-        if self._watched is not None and self._watched.identity != identity:
-            self._watched.client.close()
-            self._watched = None
-        if running is None:
-            return None
-        if self._watched is None:
-            self._watched = _Watched(running, loop.api_key(running.handle.recipe, self.environ))
-        return self._watched.read()
-
-    def _keep(self, running: Running | None, readings: Readings | None) -> None:
-        """Keeps a reading with its round now and then: what is charted later."""
-        if running is None or running.round is None or readings is None:
-            return
-        if readings.at - self._kept_at >= _KEEP_EVERY_S:
-            self._kept_at = readings.at
-            self.history.add_samples(running.round.number, [readings])
 
     def _estimates(self, recipe: Recipe) -> dict[str, float]:
         """Seconds by phase of the last start of the same model; another model's would mislead."""
@@ -322,9 +271,10 @@ class Session:
 
     def _probe_by(self, simulated: bool, port: int) -> GpuProbe:
         key = (simulated, port if simulated else 0)
-        if key not in self._probes:
-            self._probes[key] = probe_for(simulated, self.home, port)
-        return self._probes[key]
+        with self._probes_lock:
+            if key not in self._probes:
+                self._probes[key] = probe_for(simulated, self.home, port)
+            return self._probes[key]
 
 
 def _held_gib(handle: ServerHandle, gpus: list[GpuReading]) -> float:
