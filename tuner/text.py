@@ -29,7 +29,12 @@ def plain(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return _SURROGATE.sub("\ufffd", _UNSAFE.sub("", text))
+    return replaced(_UNSAFE.sub("", text))
+
+
+def replaced(text: str) -> str:
+    """``text`` with U+FFFD for each lone surrogate (a byte of a name that is no UTF-8), so that it can be encoded."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def width(text: str) -> int:
@@ -49,6 +54,26 @@ def clip(text: str, width: int) -> str:
     if len(kept) == len(text):
         return text
     return _prefix(text, width - 1) + "…"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """``text`` in lines of at most ``width`` terminal cells (but at least one character), cut at blanks if it can be.
+
+    An empty text is one empty line.
+    """
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        if line and _cells(line) + 1 + _cells(word) <= width:
+            line += f" {word}"
+            continue
+        lines += [line] if line else []
+        while _cells(word) > width:
+            piece = _prefix(word, width) or word[0]
+            lines.append(piece)
+            word = word[len(piece) :]
+        line = word
+    return [*lines, line] if line or not lines else lines
 
 
 _cells = width

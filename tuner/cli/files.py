@@ -13,6 +13,8 @@ from tuner.cli.history import find_round, opened
 from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say
 from tuner.paths import Home, list_presets, packaged_presets
 from tuner.recipe import Imported, Recipe, RecipeError, load, load_file, loads_settings, read_text, to_argv
+from tuner.recipe.files import file_text
+from tuner.recipe.toml_file import LONGEST
 from tuner.session.export import FORMATS, RECIPE_FORMATS, export, export_recipe
 
 _STANDARD_INPUT = "-"
@@ -25,7 +27,7 @@ _STANDARD_INPUT = "-"
 @click.option("--format", "fmt", type=click.Choice(RECIPE_FORMATS), default="toml", show_default=True)
 @click.option("-o", "--output", metavar="PATH", help="Write the recipe here, in that format.")
 @click.option("--save", "name", metavar="NAME", help="Keep the recipe as a preset of your own.")
-@click.option("--replace", is_flag=True, help="With --save: replace the preset of that name.")
+@click.option("--replace", is_flag=True, help="Replace the file of -o, or the preset of --save.")
 @json_option
 @command
 def import_command(
@@ -48,7 +50,7 @@ def import_command(
     text = export_recipe(recipe, fmt, read.head)
     saved = _save(name, recipe, read.head, replace=replace) if name else None
     if output:
-        write(output, text)
+        write(output, text, replace=replace)
     if as_json:
         print_json(
             {
@@ -147,9 +149,9 @@ def _together(files: tuple[str, ...]) -> Imported:
     read: Imported | None = None
     for name in sorted(files, key=lambda f: Path(f).suffix == ".json"):
         if name == _STANDARD_INPUT:
-            found = read_text(sys.stdin.read())
+            found = read_text(_standard_input())
         elif read is not None and Path(name).suffix == ".json":
-            found = msgspec.structs.replace(read, recipe=loads_settings(text_of(Path(name)), read.recipe))
+            found = msgspec.structs.replace(read, recipe=loads_settings(file_text(Path(name)), read.recipe))
             read = None
         else:
             found = load_file(name)
@@ -161,6 +163,14 @@ def _together(files: tuple[str, ...]) -> Imported:
     return read
 
 
+def _standard_input() -> str:
+    try:
+        # One character more than a recipe may have is enough to refuse it.
+        return sys.stdin.read(LONGEST + 1)
+    except UnicodeDecodeError:
+        raise RecipeError("The standard input is not UTF-8 text.") from None
+
+
 def _save(name: str, recipe: Recipe, head: tuple[str, ...], *, replace: bool) -> str:
     folder = Home.find().presets
     stem = name.removesuffix(".toml")
@@ -169,7 +179,7 @@ def _save(name: str, recipe: Recipe, head: tuple[str, ...], *, replace: bool) ->
     path = folder / f"{stem}.toml"
     if path.exists() and not replace:
         raise UsageProblem(f"You have a preset {stem} already: take another name, or give --replace.")
-    write(str(path), export_recipe(recipe, "toml", head))
+    write(str(path), export_recipe(recipe, "toml", head), replace=True)
     return str(path)
 
 
@@ -177,15 +187,16 @@ def _save(name: str, recipe: Recipe, head: tuple[str, ...], *, replace: bool) ->
 @click.argument("name", metavar="rN")
 @click.option("--format", "fmt", type=click.Choice(FORMATS), default="toml", show_default=True)
 @click.option("-o", "--output", metavar="PATH", help="Write to this file instead of standard output.")
+@click.option("--replace", is_flag=True, help="Replace that file where it holds something else.")
 @json_option
 @command
-def export_command(name: str, fmt: str, output: str | None, as_json: bool) -> int:
+def export_command(name: str, fmt: str, output: str | None, replace: bool, as_json: bool) -> int:
     """Write round rN as a file to keep, to run again or to share; "good" is the last good round."""
     with opened() as history:
         round_ = find_round(history, name)
         text = export(round_, fmt, history.samples(round_.number))
     if output:
-        write(output, text)
+        write(output, text, replace=replace)
     if as_json:
         print_json({"round": round_.name, "format": fmt, "written": output, "text": None if output else text})
     elif output:
@@ -227,7 +238,7 @@ def measured_on(path: Path) -> str:
     """What a preset's head says after "Measured on:", or the head that an export gave it."""
     said: list[str] = []
     head: list[str] = []
-    for line in text_of(path).splitlines():
+    for line in file_text(path).splitlines():
         if not line.startswith("#"):
             if line.strip():
                 break
@@ -245,20 +256,19 @@ def measured_on(path: Path) -> str:
     return " ".join(said) or " ".join(head)
 
 
-def text_of(path: Path) -> str:
-    """A file's text. Raises UsageProblem."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageProblem(f"{path} cannot be read as text: {error}.") from error
-
-
-def write(path: str, text: str) -> None:
-    """Writes a whole file or nothing. Raises UsageProblem."""
+def write(path: str, text: str, *, replace: bool = False) -> None:
+    """Writes a whole file or nothing; over another file only with ``replace``. Raises UsageProblem."""
     target = Path(path)
     part = target.with_name(target.name + ".part")
+    content = text.encode()
     try:
-        part.write_text(text, encoding="utf-8")
+        if not replace and target.exists() and not _holds(target, content):
+            raise UsageProblem(f"{path} is there already and holds something else: give --replace, or another name.")
+        part.write_bytes(content)
         part.replace(target)
     except OSError as error:
         raise UsageProblem(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 import msgspec
 
-from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say
+from tuner.cli.output import DONE, PLAIN_TEXT, UsageProblem, command, json_option, print_json, say
 from tuner.flags import FlagValueError, lookup, parse_value, suggest
 from tuner.paths import Home
 from tuner.rounds.chart import measure_chart
@@ -68,10 +70,17 @@ def find_round(history: History, name: str) -> Round:
 
 
 @click.command("rounds")
-@click.argument("words", nargs=-1)
+@click.argument("words", nargs=-1, type=PLAIN_TEXT)
 @click.option("--state", "states", multiple=True, type=click.Choice(_STATES), help="How it ended; repeatable.")
-@click.option("--flag", "flags", multiple=True, metavar="KEY[=VALUE]", help="Asked for this flag, or this value of it.")
-@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Has this tag; repeatable.")
+@click.option(
+    "--flag",
+    "flags",
+    multiple=True,
+    type=PLAIN_TEXT,
+    metavar="KEY[=VALUE]",
+    help="Asked for this flag, or this value of it.",
+)
+@click.option("--tag", "tags", multiple=True, type=PLAIN_TEXT, metavar="TAG", help="Has this tag; repeatable.")
 @click.option("--kept", "verdict", flag_value="keep", help="Marked with tuner keep.")
 @click.option("--rejected", "verdict", flag_value="reject", help="Marked with tuner reject.")
 @click.option("--sim/--real", "simulated", default=None, help="Only simulated rounds, or only real ones.")
@@ -113,8 +122,13 @@ def rounds_command(
         if not lines and search != Search():
             say("No round is like that.")
         else:
-            say(rounds_markdown(lines) if as_markdown else summaries_text(lines))
+            say(rounds_markdown(lines) if as_markdown else summaries_text(lines, _terminal_cells()))
     return DONE
+
+
+def _terminal_cells() -> int | None:
+    """Width of the terminal; None where the output goes to a file or another program, which want all of it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _flag_search(flags: tuple[str, ...]) -> Search:
@@ -211,7 +225,7 @@ def chart_command(what: str, names: tuple[str, ...], limit: int, as_json: bool) 
 
 @click.command("note")
 @click.argument("name", metavar="rN")
-@click.argument("text", required=False)
+@click.argument("text", required=False, type=PLAIN_TEXT)
 @json_option
 @command
 def note_command(name: str, text: str | None, as_json: bool) -> int:
@@ -226,8 +240,8 @@ def note_command(name: str, text: str | None, as_json: bool) -> int:
 
 @click.command("tag")
 @click.argument("name", metavar="rN")
-@click.argument("tags", nargs=-1)
-@click.option("--remove", multiple=True, metavar="TAG", help="Take this tag away; repeatable.")
+@click.argument("tags", nargs=-1, type=PLAIN_TEXT)
+@click.option("--remove", multiple=True, type=PLAIN_TEXT, metavar="TAG", help="Take this tag away; repeatable.")
 @json_option
 @command
 def tag_command(name: str, tags: tuple[str, ...], remove: tuple[str, ...], as_json: bool) -> int:

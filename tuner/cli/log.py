@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from tuner.cli.output import DONE, FAILED, UsageProblem, command, json_option, print_json, say, say_findings
+from tuner.cli.output import DONE, FAILED, UsageProblem, command, fail, json_option, print_json, say, say_findings
 from tuner.doctor import diagnose_log
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
 from tuner.units import format_gib, format_seconds, format_tokens
+
+_HEAD_BYTES = 64 << 10
 
 
 @click.command("log")
@@ -23,6 +25,9 @@ def log_command(file: str, as_json: bool) -> int:
     facts, tail = read_log(Path(file))
     if facts is None:
         raise UsageProblem(f"The log {file} cannot be read: give the path of a file.")
+    if _is_binary(Path(file)):
+        fail(f"{file} is no server log but a binary file: give what the server printed.", as_json=as_json)
+        return FAILED
     told = facts != BootFacts()
     facts = msgspec.structs.replace(facts, findings=diagnose_log(facts, tail))
     if as_json:
@@ -32,6 +37,12 @@ def log_command(file: str, as_json: bool) -> int:
     else:
         say(f"{file} holds nothing that a starting SGLang prints.", err=True)
     return DONE if told else FAILED
+
+
+def _is_binary(path: Path) -> bool:
+    """Zeros between other bytes; a log that was cut while the server wrote on begins with a run of them."""
+    with path.open("rb") as file:
+        return b"\0" in file.read(_HEAD_BYTES).strip(b"\0")
 
 
 def _say(facts: BootFacts) -> None:

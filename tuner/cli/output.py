@@ -17,7 +17,7 @@ from tuner.planner.model import CannotPlan
 from tuner.recipe.model import RecipeError
 from tuner.redact import redact, redact_text
 from tuner.rounds.errors import HistoryError
-from tuner.text import plain
+from tuner.text import plain, replaced
 
 P = ParamSpec("P")
 
@@ -25,6 +25,18 @@ P = ParamSpec("P")
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON value and nothing else.")
+
+
+class PlainText(click.ParamType[str]):
+    """Words to keep or to look for: no escape sequences, and nothing that cannot be encoded again."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return plain(str(value))
+
+
+PLAIN_TEXT = PlainText()
 
 
 class UsageProblem(Exception):
@@ -64,8 +76,25 @@ def fail(sentence: str, *, as_json: bool) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON value on standard output, secrets out."""
-    text = msgspec.json.format(msgspec.json.encode(redact(msgspec.to_builtins(value))), indent=1)
-    click.echo(text.decode())
+    clean = redact(msgspec.to_builtins(value))
+    try:
+        encoded = msgspec.json.encode(clean)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_encodable(clean))
+    click.echo(msgspec.json.format(encoded, indent=1).decode())
+
+
+def _encodable(value: Any) -> Any:
+    """The value with U+FFFD for bytes of a name that are no UTF-8 (lone surrogates)."""
+    match value:
+        case str():
+            return replaced(value)
+        case dict():
+            return {replaced(key): _encodable(item) for key, item in value.items()}
+        case list():
+            return [_encodable(item) for item in value]
+        case _:
+            return value
 
 
 def say(text: str = "", *, err: bool = False) -> None:

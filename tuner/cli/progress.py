@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from tuner.cli.output import say
@@ -16,15 +17,24 @@ from tuner.session.events import (
 )
 from tuner.units import format_seconds, format_tokens
 
+#: A start that says nothing is told of once, and then not more often than this (seconds).
+_NO_NEWS_EVERY_S = 30.0
 
-def narrator(*, quiet: bool) -> Callable[[Event], None]:
-    """A watcher that prints each new phase, finding and check to standard error; silent when ``quiet``."""
+
+def narrator(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Callable[[Event], None]:
+    """A watcher that prints each new phase, finding and check to standard error; silent when ``quiet``.
+
+    Times are seconds since the watcher was made: a stop, a start and a second start count on from each other.
+    """
+    began = clock()
     phase = ""
+    told_of_silence_at: float | None = None
 
     def watch(event: Event) -> None:
-        nonlocal phase
+        nonlocal phase, told_of_silence_at
         if quiet:
             return
+        seconds = clock() - began
         match event:
             case RoundOpened(round_):
                 mark = " [SIMULATED]" if round_.simulated else ""
@@ -33,11 +43,13 @@ def narrator(*, quiet: bool) -> Callable[[Event], None]:
                 slots = f", {plan.mamba_slots} state slots" if plan.bytes_per_slot else ""
                 say(f"  planned: {format_tokens(plan.kv_tokens)} KV tokens{slots}", err=True)
             case PhaseChanged() if event.phase != phase:
-                phase = event.phase
+                phase, told_of_silence_at = event.phase, None
                 before = f" (before: {format_seconds(event.estimate_s)})" if event.estimate_s else ""
-                say(f"  {event.total_s:6.1f} s  {event.phase}{before}", err=True)
+                say(f"  {seconds:6.1f} s  {event.phase}{before}", err=True)
             case PhaseChanged() if event.stalled:
-                say(f"  {event.total_s:6.1f} s  {event.phase}: no news; last line: {event.last_line}", err=True)
+                if told_of_silence_at is None or seconds - told_of_silence_at >= _NO_NEWS_EVERY_S:
+                    told_of_silence_at = seconds
+                    say(f"  {seconds:6.1f} s  {event.phase}: no news; last line: {event.last_line}", err=True)
             case Found(finding):
                 say(f"  {finding.severity}: {finding.title} {finding.remedy}", err=True)
             case CheckEnded(result):

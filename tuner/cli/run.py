@@ -10,7 +10,7 @@ from typing import Any
 import click
 import msgspec
 
-from tuner.cli.output import DONE, FAILED, command, fail, json_option, print_json, say
+from tuner.cli.output import DONE, FAILED, PLAIN_TEXT, command, fail, json_option, print_json, say
 from tuner.cli.plan import recipe_for
 from tuner.cli.progress import narrator
 from tuner.paths import Home
@@ -34,7 +34,7 @@ from tuner.units import format_seconds
 @click.option("--sim", is_flag=True, help="Run on the stand-in server; with the demo preset if none is named.")
 @click.option("--python", metavar="PATH", help="Interpreter that has SGLang, instead of the recipe's.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A flag to change; repeatable.")
-@click.option("--note", default="", metavar="TEXT", help="A note kept with the round.")
+@click.option("--note", type=PLAIN_TEXT, default="", metavar="TEXT", help="A note kept with the round.")
 @click.option("--stop-after", is_flag=True, help="Stop the server when the round is over.")
 @click.option("--force", is_flag=True, help="Start even what SGLang would surely refuse, or what died twice alike.")
 @click.option("--fallback", is_flag=True, help="If the round is not verified, start the last good one again.")
@@ -110,7 +110,9 @@ def _named(round_: Round) -> dict[str, Any]:
 
 
 @click.command("stop")
-@click.option("--port", type=int, metavar="PORT", help="The server on this port; without it the newest one.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), metavar="PORT", help="The server on this port; without it the newest one."
+)
 @click.option("--now", is_flag=True, help="Do not wait for running requests.")
 @click.option("--force", is_flag=True, help="Stop it also in the middle of another tuner's round.")
 @json_option

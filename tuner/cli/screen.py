@@ -15,7 +15,7 @@ from tuner.session.session import Session
 
 
 @click.command("demo")
-@click.option("--port", type=int, metavar="PORT", help="Port of the stand-in server.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of the stand-in server.")
 @command
 def demo_command(port: int | None) -> int:
     """Open the terminal app on a stand-in server: no GPU, no SGLang, on any machine."""

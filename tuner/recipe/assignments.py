@@ -42,6 +42,8 @@ def _with(recipe: Recipe, key: str, text: str | None) -> Recipe:
     if section in (TUNER_SECTION, API_SECTION):
         return _placed(recipe, (section, name), text and _setting(section, name, text), key)
     means = meaning(section, name)
+    if isinstance(means, NotAFlag) and text is None:
+        raise RecipeError(f"--set {key} has no = and no value: write key=value, such as mem_fraction_static=0.9.")
     if isinstance(means, NotAFlag):
         raise RecipeError(f"{key} is not a flag that can be set: {means.why}")
     slot: Slot = ("flags", means.info.name)

@@ -19,7 +19,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BRACED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[@*]\]|:?[-=?+])?(.*)", re.DOTALL)
 _ENDS = ";&|()\n"
 _ARRAY_START = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
-_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "0": "\0"}
+_ANSI = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "v": "\v", "E": "\x1b"}
+_ANSI_BODY = re.compile(r"((?:[^'\\]|\\.)*+)'", re.DOTALL)
+_ANSI_ESCAPE = re.compile(
+    r"\\(?:x([0-9A-Fa-f]{1,2})|(?:u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8}))|([0-7]{1,3})|(.))", re.DOTALL
+)
 
 Kind = Literal["text", "variable", "array", "unknown"]
 
@@ -180,20 +184,11 @@ class _Reader:
 
     def _ansi(self) -> str:
         start = self.at
-        self.at += 2
-        letters: list[str] = []
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == "'":
-                self.at += 1
-                return "".join(letters)
-            if letter == "\\":
-                self.at += 1
-                letter = self.text[self.at : self.at + 1]
-                letter = _ANSI.get(letter, letter)
-            letters.append(letter)
-            self.at += 1
-        raise self._open(start)
+        body = _ANSI_BODY.match(self.text, start + 2)
+        if body is None:
+            raise self._open(start)
+        self.at = body.end()
+        return _ANSI_ESCAPE.sub(_bytes_of, body[1]).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
     def _until(self, closing: str, skip: int) -> str:
         start = self.at
@@ -264,6 +259,17 @@ class _Reader:
 
 #: What may stand before a ``~`` that is the home folder.
 _STARTS = ("", " ", "\t", "\n", "=", ":", "(")
+
+
+def _bytes_of(escape: re.Match[str]) -> str:
+    """What an escape of ``$'...'`` stands for; a byte above 127 as half of a character (surrogateescape)."""
+    by_hex, short, long, octal, letter = escape.groups()
+    if letter is not None:
+        return _ANSI.get(letter, letter)
+    if by_hex or octal:
+        return bytes([int(by_hex or octal, 16 if by_hex else 8) & 0xFF]).decode("utf-8", "surrogateescape")
+    point = int(short or long, 16)
+    return chr(point) if point <= 0x10FFFF and not 0xD800 <= point <= 0xDFFF else "\ufffd"
 
 
 def _braced(inside: str, quoted: bool) -> Piece:

@@ -83,7 +83,7 @@ def checked_setting(section: str, name: str, value: Any) -> Any:
         return value
     if not isinstance(value, str) or not value.strip() or not is_json(value) or "\0" in value:
         raise RecipeError(f"{place} is {shown_value(value)}; it takes a text.")
-    if name == "sglang_version" and not re.match(r"\d+\.\d+", value):
+    if name == "sglang_version" and not re.fullmatch(r"\d+\.\d+[\w.+-]*", value, re.ASCII):
         raise RecipeError(f'{place} is {shown_value(value)}; it takes a version such as "{CATALOGUE_VERSION}".')
     references.check(value, place)
     if name == "python" and references.names(value):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 
 import msgspec
 
+from tuner.place import expanded, there
 from tuner.recipe.imported import Imported
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.recipe.round_file import is_round, loads_round
 from tuner.recipe.settings_file import loads_settings, settings_head
 from tuner.recipe.toml_file import LONGEST, loads_toml, toml_head
+from tuner.text import clip, plain
 
 CONFIG = "config.toml"
 SETTINGS = "settings.json"
+
+#: UTF-8 takes up to four bytes for a character.
+_MOST_BYTES = 4 * LONGEST
+_SHOWN_CELLS = 300
 
 _YAML = (".yaml", ".yml")
 _SECTION = re.compile(r"(?m)^\[Service\]\s*$")
@@ -34,15 +41,17 @@ def load(path: str | Path) -> Recipe:
 
 def load_file(path: str | Path) -> Imported:
     """As :func:`load`, with what is worth saying about the reading."""
-    path = Path(path).expanduser() if "\0" not in str(path) else Path("?")
-    if path.is_dir():
-        path = path / (SETTINGS if (path / SETTINGS).exists() else CONFIG)
-    text = _text(path)
+    path = expanded(path)
+    if there(path) and path.is_dir():
+        path = path / (SETTINGS if there(path / SETTINGS) else CONFIG)
+    text = file_text(path)
     if path.suffix == ".json" and not is_round(text):
         config = path.with_name(CONFIG)
-        if not config.exists():
+        if not there(config):
             raise RecipeError(f"{path.name} names no model: put it beside the {CONFIG} that does.")
-        recipe = loads_settings(text, loads_toml(_text(config), config.stem))
+        recipe = loads_settings(
+            text, msgspec.structs.replace(loads_toml(file_text(config), config.name), name=config.stem)
+        )
         return Imported(recipe=recipe, head=settings_head(text))
     return read_text(text, path.name)
 
@@ -54,7 +63,8 @@ def read_text(text: str, name: str = "") -> Imported:
     """
     suffix, stem = Path(name).suffix.lower(), Path(name).stem
     if suffix == ".toml":
-        return Imported(recipe=loads_toml(text, stem), head=toml_head(text))
+        recipe = msgspec.structs.replace(loads_toml(text, name), name=stem)
+        return Imported(recipe=recipe, head=toml_head(text))
     if suffix == ".json" or is_round(text):
         return loads_round(text, stem)
     if suffix in _YAML:
@@ -78,12 +88,20 @@ def read_text(text: str, name: str = "") -> Imported:
     return msgspec.structs.replace(read, recipe=msgspec.structs.replace(read.recipe, name=stem))
 
 
-def _text(path: Path) -> str:
+def file_text(path: Path) -> str:
+    """The text of a regular file that is no longer than a recipe may be; :class:`RecipeError` in one sentence."""
+    shown = clip(plain(str(path)), _SHOWN_CELLS)
     try:
-        if path.stat().st_size > 4 * LONGEST:
-            raise RecipeError(f"{path} is too large for a recipe.")
-        return path.read_bytes().decode("utf-8-sig")
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise RecipeError(f"{shown} is no regular file: name one, or give a text to tuner import - instead.")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise RecipeError(f"{shown} is too large for a recipe.")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise RecipeError(f"{path} is not UTF-8 text.") from None
+        raise RecipeError(f"{shown} is not UTF-8 text.") from None
     except OSError as error:
-        raise RecipeError(f"{path} cannot be read: {error.strerror or error}.") from None
+        raise RecipeError(f"{shown} cannot be read: {error.strerror or error}.") from None
+    except ValueError:
+        raise RecipeError(f"{shown} cannot be read: its name holds a character that none may hold.") from None

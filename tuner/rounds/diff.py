@@ -8,7 +8,7 @@ from typing import Any
 from tuner.checks.model import CheckResult, Verdict
 from tuner.metrics.model import Readings, Spread
 from tuner.rounds.measured import measured
-from tuner.rounds.measures import terms
+from tuner.rounds.measures import longest_input_told, terms
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
 from tuner.rounds.noise import NOISE, compare, compare_percentiles
 from tuner.rounds.story import story
@@ -26,6 +26,7 @@ STATE_SLOTS = "state slots"
 RUNNING_REQUESTS = "running requests"
 LONGEST_INPUT = "longest input, tokens"
 FREE_AT_READY = "free at ready, GiB"
+HIT_RATIO = "prefix hit ratio"
 PREDICTED = " (predicted)"
 
 
@@ -83,7 +84,8 @@ def _effective(old: Round, new: Round) -> Iterator[Change]:
 
 def _values(changed: Mapping[str, tuple[Any, Any]], prefix: str = "") -> Iterator[Change]:
     for name, (before, after) in changed.items():
-        yield Change(name=prefix + name, old=before, new=after, change=difference(before, after))
+        change = "" if is_label(name) else difference(before, after)
+        yield Change(name=prefix + name, old=before, new=after, change=change)
 
 
 def _pools(old: Round, new: Round) -> Iterator[Change]:
@@ -110,9 +112,7 @@ def _pools(old: Round, new: Round) -> Iterator[Change]:
 def _actual(round_: Round, field: str) -> int | None:
     """What the server came to, by the planner's name for it."""
     if field == "longest_input_tokens":
-        # ``/server_info``'s max_req_input_len (262,138 of a context of 262,144) is the shortest that is refused.
-        told = round_.effective.get("max_req_input_len")
-        return told - 1 if isinstance(told, int) else None
+        return longest_input_told(round_)
     value = getattr(round_.boot, field, None)
     return value if isinstance(value, int) else None
 
@@ -190,7 +190,7 @@ def _metrics(old: Round, new: Round) -> Iterator[Change]:
     for label, field in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
         for which in ("p50", "p95"):
             yield from _latency(f"{label} {which}, s", getattr(before, field), getattr(after, field), which)
-    yield from _level("prefix hit ratio", before.prefix_hit_ratio, after.prefix_hit_ratio, judged=True)
+    yield from _level(HIT_RATIO, before.prefix_hit_ratio, after.prefix_hit_ratio, judged=True)
     yield from _level(
         "acceptance length",
         before.acceptance_length,
@@ -231,9 +231,8 @@ def _level(name: str, before: float | None, after: float | None, *, judged: bool
     if not judged and verdict is not ChangeVerdict.WITHIN_NOISE:
         # A rate follows the load of the moment, which differs between two rounds.
         verdict = ChangeVerdict.CHANGED
-    yield Change(
-        name=name, old=_rounded(before), new=_rounded(after), change=difference(before, after), verdict=verdict
-    )
+    change = f"{(after - before) * 100:+.1f} points" if name == HIT_RATIO else difference(before, after)
+    yield Change(name=name, old=_rounded(before), new=_rounded(after), change=change, verdict=verdict)
 
 
 def _speculation(round_: Round) -> dict[str, Any]:
@@ -263,7 +262,17 @@ def difference(before: Any, after: Any) -> str:
     if not _is_number(before) or not _is_number(after) or same(before, after):
         return ""
     step = after - before
-    return f"{step:+,}" if isinstance(step, int) else f"{step:+.4g}"
+    if isinstance(step, int):
+        return f"{step:+,}"
+    if abs(step) >= 1e9:
+        return f"{step:+.4g}"
+    told = f"{step:+,.4f}".rstrip("0").rstrip(".")
+    return "" if told in ("+0", "-0") else told
+
+
+def is_label(name: str) -> bool:
+    """Whether a number is a name and no amount: a port, a seed."""
+    return name.endswith(("port", "seed"))
 
 
 def percent(before: float, after: float) -> str:

@@ -32,6 +32,9 @@ Samples: TypeAlias = list[Readings]
 #: The operator's own words on a round, and what they may be.
 VERDICTS = ("keep", "reject", "")
 
+#: End of the year 9999, Unix time: what no calendar has a date for.
+_LAST_TIME = 253_402_300_799
+
 _SUMMARY = (
     "started_at",
     "state",
@@ -294,6 +297,7 @@ def _text(text: str) -> str:
 def _round(row: sqlite3.Row) -> Round:
     round_: Round = _decoded(row["body"], Round, f"r{row['number']}")
     tags = _decoded(row["tags"], tuple[str, ...], f"r{row['number']}")
+    _check_time(round_.started_at, f"r{row['number']}")
     return msgspec.structs.replace(round_, number=row["number"], note=row["note"], verdict=row["verdict"], tags=tags)
 
 
@@ -305,13 +309,22 @@ def _line(row: sqlite3.Row) -> RoundSummary:
     fields["simulated"] = bool(row["simulated"])
     fields["tags"] = _decoded(row["tags"], tuple[str, ...], name)
     try:
-        return msgspec.convert({**fields, "changed": changed}, RoundSummary)
+        line = msgspec.convert({**fields, "changed": changed}, RoundSummary)
     except msgspec.ValidationError as error:
         raise HistoryError(f"{name} cannot be read from the history: {error}.") from error
+    _check_time(line.started_at, name)
+    return line
+
+
+def _check_time(started_at: float, what: str) -> None:
+    if not 0 <= started_at <= _LAST_TIME:
+        raise HistoryError(f"{what} cannot be read from the history: it started at no time that there is.")
 
 
 def _decoded(body: str, kind: type[Any], what: str) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
+    except RecursionError:
+        raise HistoryError(f"{what} cannot be read from the history: it is nested too deeply.") from None
     except (msgspec.DecodeError, UnicodeError, TypeError) as error:
         raise HistoryError(f"{what} cannot be read from the history: {error}.") from error

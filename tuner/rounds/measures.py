@@ -36,12 +36,17 @@ class Measure(msgspec.Struct, frozen=True):
         return spread is not None and spread.count >= SAMPLES_FOR[self.samples[1]]
 
 
+def longest_input_told(round_: Round) -> int | None:
+    """Longest input in tokens that the server said it takes."""
+    told = round_.effective.get("max_req_input_len")
+    # ``/server_info``'s max_req_input_len (262,138 of a context of 262,144) is the shortest that is refused.
+    return told - 1 if isinstance(told, int) and not isinstance(told, bool) else None
+
+
 def longest_input(round_: Round) -> int | None:
     """Longest input in tokens that the server takes; of a round that told none, what was planned."""
-    told = round_.effective.get("max_req_input_len")
-    if isinstance(told, int) and not isinstance(told, bool):
-        # ``/server_info``'s max_req_input_len (262,138 of a context of 262,144) is the shortest that is refused.
-        return told - 1
+    if (told := longest_input_told(round_)) is not None:
+        return told
     if round_.boot is None or round_.boot.kv_tokens is None or round_.plan is None:
         return None
     return round_.plan.longest_input_tokens
@@ -121,7 +126,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("ttft_p95", "TTFT p95", _reading("ttft_s", "p95"), format_seconds, -1, True, ("ttft_s", "p95")),
     Measure("itl_p50", "ITL p50", _reading("itl_s", "p50"), format_seconds, -1, True, ("itl_s", "p50")),
     Measure("itl_p95", "ITL p95", _reading("itl_s", "p95"), format_seconds, -1, True, ("itl_s", "p95")),
-    Measure("prefix_hit_ratio", "prefix hit ratio", _reading("prefix_hit_ratio"), lambda v: f"{v:.0%}", 1, True),
+    Measure("prefix_hit_ratio", "prefix hit ratio", _reading("prefix_hit_ratio"), lambda v: f"{v:.1%}", 1, True),
     Measure("acceptance_length", "acceptance length", _reading("acceptance_length"), lambda v: f"{v:.2f}", 0),
 )
 

@@ -15,10 +15,12 @@ import msgspec
 from tuner.checks.model import Verdict
 from tuner.planner.accuracy import accuracy_text
 from tuner.redact import redact, redact_text
+from tuner.rounds.diff import HIT_RATIO, is_label
+from tuner.rounds.measures import longest_input_told
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
 from tuner.rounds.summary import RoundSummary, summarise
 from tuner.rounds.table import RoundTable, TableRow
-from tuner.text import clip, plain, width
+from tuner.text import clip, plain, width, wrapped
 from tuner.units import format_gib, format_seconds, format_tokens
 
 Rows: TypeAlias = list[tuple[str, ...]]
@@ -26,10 +28,15 @@ Rows: TypeAlias = list[tuple[str, ...]]
 SIMULATED = "SIMULATED, no real SGLang"
 
 _NONE = "-"
+#: End of the names of changes that are times.
+_IN_SECONDS = ", s"
 _MARKDOWN = re.compile(r"([\\`*\[\]<>|~])")
 #: Columns whose figures are lined up at their right ends.
 _RIGHT = frozenset({"KV tokens", "slots", "requests", "checks", "ready", "TTFT", "ITL"})
 _LONGEST_CELL = 60
+#: Narrower where a text goes on in the next line: the columns after it need room too.
+_WRAPPED_CELL = 44
+_LEAST_CELLS = 20
 _CHANGED_CELLS = 40
 _VERDICTS = {Verdict.PASS: "pass", Verdict.FAIL: "FAIL", Verdict.CANNOT_TELL: "cannot tell"}
 
@@ -39,11 +46,15 @@ def rounds_text(rounds: Sequence[Round], cells: int = 140) -> str:
     return summaries_text([summarise(round_, _before(rounds, at)) for at, round_ in enumerate(rounds)], cells)
 
 
-def summaries_text(lines: Sequence[RoundSummary], cells: int = 140) -> str:
-    """Lines of the rounds list as a table at most ``cells`` wide."""
+def summaries_text(lines: Sequence[RoundSummary], cells: int | None = 140) -> str:
+    """Lines of the rounds list as a table at most ``cells`` wide; None: as wide as it is, with nothing cut off."""
     if not lines:
         return "No rounds yet: tuner run starts the first one."
-    return _table(_HEAD, [_row(line) for line in lines], cells)
+    if cells is None:
+        return _padded_rows(_HEAD, [_row(line) for line in lines])
+    rows = [_row(line) for line in lines]
+    at = _HEAD.index("changed")
+    return _clipped_table(_HEAD, [(*row[:at], clip(row[at], _CHANGED_CELLS), *row[at + 1 :]) for row in rows], cells)
 
 
 def rounds_markdown(lines: Sequence[RoundSummary]) -> str:
@@ -117,7 +128,7 @@ def _groups(many: RoundTable) -> list[tuple[str, Rows]]:
 
 
 def _table_row(row: TableRow, rounds: Sequence[str]) -> tuple[str, ...]:
-    cells = row.shown or tuple(_value(redact({row.name: value})[row.name]) for value in row.values)
+    cells = row.shown or tuple(_value(redact({row.name: value})[row.name], row.name) for value in row.values)
     unlike = len(row.best) < len(rounds)
     return row.name, *(
         f"{cell} *" if name in row.best and unlike else cell for name, cell in zip(rounds, cells, strict=True)
@@ -130,7 +141,9 @@ def _before(rounds: Sequence[Round], at: int) -> Round | None:
 
 
 def _row(line: RoundSummary) -> tuple[str, ...]:
-    changed = ", ".join(f"{name} {_value(old)} -> {_value(new)}" for name, (old, new) in line.changed.items())
+    changed = ", ".join(
+        f"{name} {_value(old, name)} -> {_value(new, name)}" for name, (old, new) in line.changed.items()
+    )
     checks = f"{line.checks_passed}/{line.checks_total}" if line.checks_total else _NONE
     failed = line.state in (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED, RoundState.UNVERIFIED)
     where = f"at {line.phase}: " if line.phase and failed else ""
@@ -144,7 +157,7 @@ def _row(line: RoundSummary) -> tuple[str, ...]:
         f"{line.name} (sim)" if line.simulated else line.name,
         time.strftime("%m-%d %H:%M", time.localtime(line.started_at)),
         str(line.state),
-        clip(_line(changed), _CHANGED_CELLS) or _NONE,
+        _line(changed) or _NONE,
         _count(line.kv_tokens),
         _count(line.mamba_slots),
         _count(line.max_running_requests),
@@ -170,7 +183,27 @@ def _change(change: Change) -> tuple[str, ...]:
     # "changed" says nothing that the line itself does not say.
     verdict = "" if change.verdict is ChangeVerdict.CHANGED else str(change.verdict)
     old, new = (redact({change.name: value})[change.name] for value in (change.old, change.new))
-    return change.name, _value(old), _value(new), change.change, verdict
+    if change.name.endswith(_IN_SECONDS):
+        name = change.name.removesuffix(_IN_SECONDS)
+        return name, _short_time(old), _short_time(new), change.change, verdict
+    if change.name == HIT_RATIO:
+        return change.name, _percent(old), _percent(new), change.change, verdict
+    return change.name, _value(old, change.name), _value(new, change.name), change.change, verdict
+
+
+def _short_time(seconds: Any) -> str:
+    """Two decimals, or milliseconds with one: enough to see 2 % of anything that is told."""
+    if not _is_amount(seconds):
+        return _value(seconds, "")
+    return f"{seconds * 1000:,.1f} ms" if abs(seconds) < 1 else f"{seconds:,.2f} s"
+
+
+def _percent(ratio: Any) -> str:
+    return f"{ratio:.1%}" if _is_amount(ratio) else _value(ratio, "")
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _title(round_: Round) -> str:
@@ -223,10 +256,10 @@ def _pools(round_: Round) -> Rows:
         ("KV tokens", "kv_tokens"),
         ("state slots", "mamba_slots"),
         ("running requests", "max_running_requests"),
-        ("longest input, tokens", "longest_input_tokens"),
     )
     both = [(name, getattr(plan, field, None), getattr(boot, field, None)) for name, field in counts]
-    told: Rows = [(name, _count(p), _count(a)) for name, p, a in both if p is not None or a is not None]
+    longest = ("longest input, tokens", getattr(plan, "longest_input_tokens", None), longest_input_told(round_))
+    told: Rows = [(n, _count(p), _count(a)) for n, p, a in (*both, longest) if p is not None or a is not None]
     if plan is not None or (boot is not None and boot.available_gib is not None):
         predicted = format_gib(plan.ready_free_gib) if plan else _NONE
         actual = format_gib(boot.available_gib) if boot and boot.available_gib is not None else _NONE
@@ -250,7 +283,7 @@ def _readings(round_: Round) -> Rows:
             p50, p95 = format_seconds(spread.p50), format_seconds(spread.p95)
             rows.append((name, f"p50 {p50}, p95 {p95} of {format_tokens(spread.count)}"))
     if readings.prefix_hit_ratio is not None:
-        rows.append(("prefix hit ratio", f"{readings.prefix_hit_ratio:.0%}"))
+        rows.append(("prefix hit ratio", _percent(readings.prefix_hit_ratio)))
     if readings.acceptance_length is not None:
         rows.append(("acceptance length", f"{readings.acceptance_length:.2f}"))
     if readings.decode_tokens_per_s is not None:
@@ -276,19 +309,18 @@ def _environment(round_: Round) -> Rows:
 
 
 def _asked(values: dict[str, Any], name: str) -> str:
-    if name not in values:
-        return _NONE
-    # A port is a name, not an amount.
-    return str(values[name]) if name.endswith("port") else _value(values[name])
+    return _value(values[name], name) if name in values else _NONE
 
 
 def _simulated(simulated: bool) -> str:
     return f" ({SIMULATED})" if simulated else ""
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, name: str) -> str:
     if value is None:
         return _NONE
+    if is_label(name) and isinstance(value, int):
+        return str(value)
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, int):
@@ -313,16 +345,38 @@ def _line(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], cells: int, indent: str = "") -> str:
+    """As :func:`_clipped_table`, but nothing is cut: long texts go on in further lines."""
+    full = [list(head), *(list(row) for row in rows)]
+    widths = [min(_WRAPPED_CELL, max(width(row[i]) for row in full)) for i in range(len(head))]
+    room = max(_LEAST_CELLS, cells - len(indent) - sum(widths[:-1]) - 2 * (len(widths) - 1))
+    widths[-1] = min(room, max(width(row[-1]) for row in full))
+    lines = []
+    for row in full:
+        columns = [wrapped(cell, widths[i]) for i, cell in enumerate(row)]
+        for at in range(max(map(len, columns))):
+            padded = [
+                _padded(column[at] if at < len(column) else "", widths[i], right=head[i] in _RIGHT)
+                for i, column in enumerate(columns)
+            ]
+            lines.append((indent + "  ".join(padded)).rstrip())
+    return "\n".join(lines)
+
+
+def _clipped_table(head: Sequence[str], rows: Iterable[Sequence[str]], cells: int) -> str:
     """Columns as wide as what is in them, by terminal cells; the last takes what is left of ``cells``."""
     clipped = [[clip(cell, _LONGEST_CELL) for cell in row[:-1]] + [row[-1]] for row in rows]
-    widths = [max(width(row[i]) for row in [list(head), *clipped]) for i in range(len(head))]
-    room = max(10, cells - len(indent) - sum(widths[:-1]) - 2 * (len(widths) - 1))
-    widths[-1] = min(widths[-1], room)
-    lines = []
-    for row in [list(head), *clipped]:
-        padded = [_padded(clip(cell, widths[i]), widths[i], right=head[i] in _RIGHT) for i, cell in enumerate(row)]
-        lines.append((indent + "  ".join(padded)).rstrip())
-    return "\n".join(lines)
+    before = sum(max(width(row[i]) for row in [list(head), *clipped]) + 2 for i in range(len(head) - 1))
+    room = max(10, cells - before)
+    return _padded_rows(head, [[*row[:-1], clip(row[-1], room)] for row in clipped])
+
+
+def _padded_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    full = [head, *rows]
+    widths = [max(width(row[i]) for row in full) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(_padded(cell, widths[i], right=head[i] in _RIGHT) for i, cell in enumerate(row)).rstrip()
+        for row in full
+    )
 
 
 def _padded(text: str, cells: int, *, right: bool) -> str:

@@ -12,6 +12,7 @@ import psutil
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuReading
 from tuner.paths import Home
+from tuner.place import there
 from tuner.recipe.model import Recipe
 from tuner.server import ports, presence
 from tuner.server.cards import Foreign, card_findings, running_sglang, used_gpus
@@ -123,14 +124,14 @@ def _model_findings(recipe: Recipe) -> Iterator[Finding]:
     if recipe.simulated:
         return
     path = recipe.model_path
-    folder = Path(path).expanduser()
+    folder = there(path)
     if not path:
         title = "The recipe names no model."
-    elif folder.is_dir():
-        if (folder / "config.json").is_file():
+    elif folder is not None and folder.is_dir():
+        if there(folder / "config.json"):
             return
         title = f"The model folder {path} has no config.json."
-    elif folder.is_file() or HUB_NAME.fullmatch(path):
+    elif (folder is not None and folder.is_file()) or HUB_NAME.fullmatch(path):
         return
     else:
         title = f"There is no model folder {path}."
@@ -241,10 +242,10 @@ def _gpu_findings(
 
 def _weights_mib(recipe: Recipe) -> int | None:
     """Weights on disk per rank, MiB: the least that must be free. None where they are not on disk or stay there."""
-    folder = Path(recipe.model_path).expanduser()
+    folder = there(recipe.model_path)
     if recipe.simulated or recipe.flags.get("load_format") == "dummy" or recipe.flags.get("cpu_offload_gb"):
         return None
-    if not recipe.model_path or not folder.is_dir():
+    if folder is None or not folder.is_dir():
         return None
     total = sum(file.stat().st_size for file in folder.glob("*.safetensors") if file.is_file())
     ranks = 1

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tuner.paths import Home
+from tuner.place import expanded
 from tuner.recipe.model import SIMULATOR
 
 _TIMEOUT_S = 60.0
@@ -58,8 +59,7 @@ class _Remembered(msgspec.Struct):
 
 def resolve_interpreter(python: str, environ: Mapping[str, str]) -> str | None:
     """Absolute path of the interpreter meant; None when there is no such program. Links are kept: a venv is one."""
-    expanded = str(Path(python).expanduser()) if python.startswith("~") else python
-    found = shutil.which(expanded, path=environ.get("PATH"))
+    found = shutil.which(str(expanded(python)) if python.startswith("~") else python, path=environ.get("PATH"))
     return str(Path.cwd() / found) if found else None
 
 

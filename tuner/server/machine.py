@@ -10,6 +10,7 @@ from pathlib import Path
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuReading
 from tuner.paths import Home
+from tuner.place import expanded, there
 from tuner.recipe.model import Recipe
 from tuner.server import proxies
 from tuner.units import format_bytes
@@ -85,13 +86,13 @@ def _proxies(environment: Mapping[str, str]) -> Iterator[Finding]:
 def _model_disk(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Finding]:
     """A model that is still to be fetched, and a cache without room for it."""
     name = recipe.model_path
-    if not HUB_NAME.fullmatch(name) or Path(name).expanduser().exists():
+    if not HUB_NAME.fullmatch(name) or there(name):
         return
     cache = _hub_cache(environment)
-    if (cache / f"models--{name.replace('/', '--')}" / "snapshots").is_dir():
+    if there(cache / f"models--{name.replace('/', '--')}" / "snapshots"):
         return
-    there = next((folder for folder in (cache, *cache.parents) if folder.is_dir()), None)
-    if there is not None and (free := shutil.disk_usage(there).free) < _LEAST_MODEL_BYTES:
+    nearest = next((folder for folder in (cache, *cache.parents) if there(folder)), None)
+    if nearest is not None and (free := shutil.disk_usage(nearest).free) < _LEAST_MODEL_BYTES:
         yield Finding(
             id=FindingId.UNKNOWN,
             severity=Severity.WARNING,
@@ -103,10 +104,10 @@ def _model_disk(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Find
 def _hub_cache(environment: Mapping[str, str]) -> Path:
     """Where Hugging Face keeps models (``huggingface_hub.constants``)."""
     if told := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(told).expanduser()
+        return expanded(told)
     if told := environment.get("HF_HOME"):
-        return Path(told).expanduser() / "hub"
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".cache"
+        return expanded(told) / "hub"
+    base = environment.get("XDG_CACHE_HOME") or expanded(environment.get("HOME", "~")) / ".cache"
     return Path(base) / "huggingface" / "hub"
 
 

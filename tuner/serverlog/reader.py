@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 
 from tuner.serverlog.arguments import is_echo, read_arguments
-from tuner.serverlog.batch import read_batch
+from tuner.serverlog.batch import batch_line, read_batch
 from tuner.serverlog.model import BatchLine, BootFacts, DraftFacts, Phase, Record
 from tuner.serverlog.patterns import EVENTS, EXCEPTION, HARMLESS, NOTABLE, PROGRESS, TRACEBACK, TRIGGERS
+from tuner.serverlog.quiet import BATCH_MARK, FIRST_OF, FIRST_STAMP, RUN
 from tuner.serverlog.records import LineCutter, line_records
 from tuner.serverlog.version import VersionGuess
 
@@ -41,6 +42,12 @@ _GRAPH_KEYS = {
 }
 _TIMING = re.compile(r"\b(\w{1,64})=(\d{1,9}(?:\.\d{1,9})?)")
 _WITHOUT_DRAFT_MODEL = frozenset({"", "NGRAM", "NONE"})
+
+
+class _Unread(str):
+    """A line as it stands in the log, in which there is one record."""
+
+    __slots__ = ()
 
 
 class _Rank:
@@ -114,8 +121,9 @@ class BootReader:
     def __init__(self) -> None:
         self._cutter = LineCutter()
         self._boot = _Boot()
-        self._tail: deque[str] = deque(maxlen=_MAX_TAIL)
-        self._batch_lines: deque[BatchLine] = deque(maxlen=_MAX_BATCH_LINES)
+        #: Records, and lines of runs as they stand in the log: few of them are ever asked for.
+        self._tail: deque[str | _Unread] = deque(maxlen=_MAX_TAIL)
+        self._batch_lines: deque[BatchLine | _Unread] = deque(maxlen=_MAX_BATCH_LINES)
         self._handlers: dict[str, Callable[[re.Match[str], _Rank], None]] = {
             "load_begin": self._load_begin,
             "load_end": self._load_end,
@@ -144,8 +152,35 @@ class BootReader:
 
     def feed(self, text: str) -> None:
         """Read more of the output."""
+        at = text.find("\n") + 1 if self._cutter.within_line else 0
+        self._feed_lines(text[:at])
+        if self._cutter.within_line:
+            self._feed_lines(text[at:])
+            return
+        for run in RUN.finditer(text, at):
+            self._feed_lines(text[at : run.start()])
+            self._feed_run(run[0])
+            at = run.end()
+        self._feed_lines(text[at:])
+
+    def _feed_lines(self, text: str) -> None:
         for line in self._cutter.feed(text):
             self._read(line)
+
+    def _feed_run(self, run: str) -> None:
+        """What reading the lines one by one would change, and nothing for each of them."""
+        boot = self._boot
+        stamp = FIRST_STAMP.search(run)
+        if stamp is not None and _is_time(stamp["at"]):
+            boot.first_at = boot.first_at or stamp["at"]
+            boot.uncaught = boot.in_traceback = False
+        for kind, pattern in FIRST_OF.items():
+            if kind not in boot.batches_seen and (first := pattern.search(run)):
+                boot.batches_seen.add(kind)
+                boot.version.see(first[0].rstrip())
+        lines = run.splitlines()
+        self._batch_lines.extend(_Unread(line) for line in lines[-_MAX_BATCH_LINES:] if BATCH_MARK in line)
+        self._tail.extend(_Unread(line) for line in lines[-_MAX_TAIL:])
 
     def close(self) -> None:
         """Read the last line too, though it has no end."""
@@ -155,21 +190,22 @@ class BootReader:
     @property
     def last_line(self) -> str:
         """The last record, without time stamp, escape sequences and secrets."""
-        return self._tail[-1] if self._tail else ""
+        return _record_text(self._tail[-1]) if self._tail else ""
 
     @property
     def tail(self) -> list[str]:
         """The last 200 records, as ``last_line``, oldest first."""
-        return list(self._tail)
+        return [_record_text(line) for line in self._tail]
 
     @property
     def batch_lines(self) -> list[BatchLine]:
         """Batch lines not yet drained, oldest first; at most the last 10,000."""
-        return list(self._batch_lines)
+        read = (batch_line(line) if isinstance(line, _Unread) else line for line in self._batch_lines)
+        return [line for line in read if line is not None]
 
     def drain(self) -> list[BatchLine]:
         """``batch_lines``, which are then forgotten."""
-        lines = list(self._batch_lines)
+        lines = self.batch_lines
         self._batch_lines.clear()
         return lines
 
@@ -455,6 +491,12 @@ class BootReader:
     def _usage_error(self, match: re.Match[str], rank: _Rank) -> None:
         if self._boot.reached == Phase.LAUNCHING:
             self._fatal(match, rank)
+
+
+def _record_text(line: str | _Unread) -> str:
+    if not isinstance(line, _Unread):
+        return line
+    return next(record.text for record in line_records(line))[:_TAIL_WIDTH]
 
 
 def read_boot(text: str) -> BootFacts:

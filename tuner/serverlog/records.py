@@ -45,6 +45,11 @@ class LineCutter:
                 yield line
         self._keep(text[start:])
 
+    @property
+    def within_line(self) -> bool:
+        """Whether the next piece goes on with a line that has begun."""
+        return bool(self._pieces)
+
     def close(self) -> str:
         """The line that has no end yet, or an empty string."""
         return self._take()

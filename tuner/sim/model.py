@@ -11,6 +11,7 @@ import msgspec
 
 from tuner.modelcard import ModelError, ModelShape
 from tuner.modelfile import load_shape
+from tuner.place import there
 from tuner.sim.flags import Options
 
 DEMO_PREFIX = "demo/"
@@ -41,8 +42,8 @@ def _config(source: str | Path) -> dict[str, Any]:
 
 def _source(flags: dict[str, Any], options: Options) -> str:
     path = str(flags["model_path"])
-    if Path(path).expanduser().exists():
-        return str(Path(path).expanduser())
+    if place := there(path):
+        return str(place)
     if options.shape:
         return options.shape
     if path.startswith(DEMO_PREFIX):

@@ -250,7 +250,7 @@ def test_the_start_script_refuses_a_second_start_while_the_first_still_loads(
     path, logs, environ = script
     servers = logs.parent / "tuner" / "servers"
     servers.mkdir(parents=True)
-    port = re.search(r"^port=(\d+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    port = re.search(r"^tuner_port=(\d+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert port is not None
     lock = servers / f"{port[1]}.live"
     done = subprocess.run(
@@ -265,7 +265,7 @@ def test_the_start_script_refuses_a_taken_port_and_a_missing_variable(
     script: tuple[Path, Path, dict[str, str]],
 ) -> None:
     path, _, environ = script
-    port = re.search(r"^port=(\d+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    port = re.search(r"^tuner_port=(\d+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert port is not None
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", int(port[1])))

@@ -497,3 +497,20 @@ def nothing_is_lost(path: Path, kill: int, promised: list[dict[str, Any]]) -> No
                 assert kept.note == promise["note"] and kept.tags == (f"kill-{kill}",)
         numbers = [r.number for r in history.summaries(limit=1_000_000)]
         assert numbers == list(range(len(numbers), 0, -1))
+
+
+def test_a_round_that_no_reader_can_take_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite3"
+    with History(path) as history:
+        history.open_round(draft())
+        history.open_round(draft())
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE rounds SET body = ? WHERE number = 1", ("[" * 50_000 + "]" * 50_000,))
+            body = connection.execute("SELECT body FROM rounds WHERE number = 2").fetchone()[0]
+            late = msgspec.json.encode({**msgspec.json.decode(body), "started_at": 1e300}).decode()
+            connection.execute("UPDATE rounds SET body = ?, started_at = 1e300 WHERE number = 2", (late,))
+        with pytest.raises(HistoryError, match="r1 cannot be read from the history: "):
+            history.get(1)
+        for read in (lambda: history.get(2), history.summaries):
+            with pytest.raises(HistoryError, match="r2 cannot be read from the history: it started at no time"):
+                read()

@@ -94,7 +94,7 @@ def test_a_round_in_full_names_what_was_asked_what_came_and_what_to_do() -> None
     text = round_text(round_(1, effective={"mem_fraction_static": 0.86, "max_running_requests": 3}))
     for word in (
         "r1: verified", "hybrid-27b-fp8", "KV tokens", "262,294", "3.20 GiB", "thinking", "1.5 s", "FAIL",
-        "p50 0.80 s, p95 1.2 s of 24", "67%", "low-headroom", "Lower it.", "loading weights", "max_running_requests",
+        "p50 0.80 s, p95 1.2 s of 24", "66.6%", "low-headroom", "Lower it.", "loading weights", "max_running_requests",
     ):  # fmt: skip
         assert word in text
 
@@ -159,3 +159,48 @@ def test_no_text_of_a_model_or_log_reaches_the_terminal_as_more_than_text(words:
         assert not any(ord(c) < 32 and c != "\n" for c in text)
         assert "\x7f" not in text
     assert len(summaries_text([summarise(shown)], cells).splitlines()) == 2
+
+
+def test_what_to_do_is_told_whole_on_a_narrow_terminal() -> None:
+    remedy = "降低 mem_fraction_static to 0.95 or ask for fewer graphs, " * 4 + "then run it again."
+    finding = Finding(id=FindingId.LOW_HEADROOM, severity=Severity.WARNING, title="Little is left. " * 9, remedy=remedy)
+    check = CheckResult(name="thinking", verdict=Verdict.FAIL, reason="No answer came. " * 12 + "END")
+    for cells in (60, 80, 120):
+        text = round_text(round_(1, findings=(finding,), checks=(check,)), cells)
+        said = "".join(text.split())
+        assert "…" not in text and "END" in text
+        assert all(word in said for word in remedy.split())
+
+
+def test_a_rounds_list_for_another_program_has_all_of_it() -> None:
+    long = summarise(round_(1, note="很长的备注" * 60))
+    assert "很长的备注" * 60 in summaries_text([long], None) and "…" not in summaries_text([long], None)
+
+
+def test_times_ratios_and_ports_are_told_as_such() -> None:
+    old = round_(
+        1,
+        ready_seconds=15.6848,
+        readings=Readings(
+            at=1.0, itl_s=Spread(p50=0.0176, p95=0.02, count=200), prefix_hit_ratio=0.66610001, acceptance_length=2.51
+        ),
+        effective={"nccl_port": 30_000, "port": 30_000, "max_req_input_len": 262_138},
+    )
+    new = msgspec.structs.replace(
+        old,
+        number=2,
+        ready_seconds=25.1,
+        readings=Readings(
+            at=1.0, itl_s=Spread(p50=0.03, p95=0.02, count=200), prefix_hit_ratio=0.66611469, acceptance_length=2.51001
+        ),
+        recipe=old.recipe.with_flags({"port": 30_001}),
+        effective={"port": 30_001, "max_req_input_len": 262_138},
+    )
+    rows = {line.split("  ")[1].strip(): line for line in diff_text(diff(old, new)).splitlines() if line[:2] == "  "}
+    assert "15.68 s" in rows["ready"] and "25.10 s" in rows["ready"]
+    assert "17.6 ms" in rows["ITL p50"] and "30.0 ms" in rows["ITL p50"]
+    assert rows["prefix hit ratio"].split()[3:6] == ["66.6%", "66.6%", "+0.0"]
+    assert "e-" not in diff_text(diff(old, new))
+    assert rows["port"].split() == ["port", "30000", "30001"]
+    shown = [line.split() for line in round_text(old).splitlines()]
+    assert ["longest", "input,", "tokens", "-", "262,137"] in shown

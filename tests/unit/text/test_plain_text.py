@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.text import clip, plain, width
+from tuner.text import clip, plain, width, wrapped
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,10 @@ def test_a_clipped_text_never_needs_more_cells_than_given(text, cells):
     shown = clip(text, cells)
     assert width(shown) <= cells
     assert shown == text or cells == 0 or shown.endswith("…")
+
+
+@given(text=st.text(alphabet="ab 模型é\u0301", max_size=60), cells=st.integers(1, 20))
+def test_wrapped_lines_lose_nothing_and_keep_to_their_width(text: str, cells: int) -> None:
+    lines = wrapped(text, cells)
+    assert "".join("".join(lines).split()) == "".join(text.split())
+    assert all(width(line) <= max(cells, 2) for line in lines)
