@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -12,16 +15,22 @@ from uifakes import DEMO, FakeSession
 
 from tuner.checks.model import CheckResult, Verdict
 from tuner.recipe.model import Recipe
-from tuner.rounds.model import Round, RoundState
+from tuner.rounds.model import ChangeVerdict, Round, RoundState
+from tuner.server.model import StopOutcome
 from tuner.serverlog.model import Phase
-from tuner.session.events import CheckEnded, CheckStarted, PhaseChanged, RoundClosed, RoundOpened
+from tuner.session import export as exporting
+from tuner.session.events import CheckEnded, CheckStarted, PhaseChanged, RoundClosed, RoundOpened, ServerStopped
 from tuner.ui.bench import Bench
 from tuner.ui.knobs import SPECULATION, ChoiceKnob, choice_flags, choice_key, knobs_for
 from tuner.ui.logtail import LogTail, clean_line
-from tuner.ui.progress import StepState, Work, advance, begin, finish
+from tuner.ui.progress import CHECKS, StepState, Work, advance, begin, finish, ticked
+from tuner.ui.screens.compare import _judged
+from tuner.ui.screens.export import FORMATS
+from tuner.ui.terminal import Output
+from tuner.ui.timing import last_like, times_of
 from tuner.ui.widgets.palette import meter, shares
 from tuner.ui.widgets.scale import Scale
-from tuner.ui.wording import changes_line, signed, value
+from tuner.ui.wording import changes_line, in_flight_words, signed, value
 
 FRACTION = Scale(low=0.5, high=0.99, step=0.01, digits=2)
 RATIO = Scale(low=0.05, high=3.0, step=0.05, bend=1.6, digits=2)
@@ -145,9 +154,11 @@ def test_of_a_huge_log_only_the_end_is_read(tmp_path: Path) -> None:
         (b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07x", "red x"),
         (b"bad \xff byte", "bad \ufffd byte"),
         (b"", ""),
+        (b"server_args=ServerArgs(port=1, api_key='sk-1234567890ab')", "server_args=ServerArgs(port=1, api_key='***')"),
+        (b"10%\rapi_key='my \x1b[1mown\x1b[0m key'", "api_key='***'"),
     ],
 )
-def test_a_log_line_is_its_last_frame_without_escape_sequences(raw: bytes, shown: str) -> None:
+def test_a_log_line_is_its_last_frame_without_escape_sequences_or_secrets(raw: bytes, shown: str) -> None:
     assert clean_line(raw) == shown
 
 
@@ -177,6 +188,81 @@ def test_a_start_that_fails_marks_the_phase_it_failed_in() -> None:
     failed = Round(number=1, started_at=0.0, state=RoundState.FAILED, phase=Phase.SIZING, recipe=DEMO)
     progress = advance(progress, RoundClosed(failed), 10.0)
     assert {s.name for s in progress.steps if s.state is StepState.FAILED} == {Phase.SIZING}
+
+
+def test_a_restart_as_long_as_the_last_one_is_not_called_longer_than_before() -> None:
+    check = CheckResult(name="thinking", verdict=Verdict.PASS, reason="thought", seconds=4.0)
+    last = Round(
+        number=1, started_at=0.0, state=RoundState.VERIFIED, recipe=DEMO, checks=(check,), ready_seconds=9.0,
+        phase_seconds={Phase.LAUNCHING: 3.0, Phase.LOADING: 5.0, Phase.WARMING: 2.0},
+    )  # fmt: skip
+    progress = begin(Work.ROUND, stops_first=True, before=times_of(last), simulated=True, now=100.0)
+    assert progress.total_before_s == pytest.approx(14.0)
+    # A plan of 2 s and a stop of 6 s come before: neither is part of a start.
+    stopped = StopOutcome(stopped=True, seconds=6.0, how="SIGTERM")
+    progress = advance(progress, PhaseChanged(phase=Phase.STOPPING, elapsed_s=1.0, total_s=1.0), 103.0)
+    progress = advance(progress, ServerStopped(stopped), 108.0)
+    progress = advance(
+        progress, PhaseChanged(phase=Phase.LOADING, elapsed_s=2.0, total_s=5.0, estimate_s=5.0, total_estimate_s=9.0),
+        113.0,
+    )  # fmt: skip
+    assert progress.total_before_s == pytest.approx(22.0)
+    progress = advance(progress, CheckEnded(check), 122.0)
+    assert progress.total_before_s is not None
+    assert progress.total_s <= progress.total_before_s
+    assert ticked(progress, 123.5).total_s == pytest.approx(23.5)
+    assert ticked(finish(progress, "", 123.0), 150.0).total_s == pytest.approx(22.0)
+
+
+def test_only_a_start_of_the_same_model_tells_how_long_this_one_takes(session: FakeSession) -> None:
+    session.run_round(DEMO, publish=lambda _: None, cancel=threading.Event())
+    session.run_round(DEMO.with_flags({"model_path": "/other"}), publish=lambda _: None, cancel=threading.Event())
+    before = last_like(session.history, DEMO)
+    assert before is not None
+    assert before.name == "r1"
+    assert times_of(before)[CHECKS] == pytest.approx(4.8)
+    assert last_like(session.history, DEMO.with_flags({"model_path": "/third"})) is None
+    assert times_of(None) == {}
+
+
+def test_requests_in_flight_are_said_to_get_time() -> None:
+    assert in_flight_words(1) == "1 request is in flight: it gets up to 60 s to finish, then it is broken off."
+    assert in_flight_words(3).startswith("3 requests are in flight: they get up to 60 s to finish")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "cells", "said"),
+    [
+        (ChangeVerdict.WITHIN_NOISE, 40, "+1 % within noise"),
+        (ChangeVerdict.WITHIN_NOISE, 16, "within noise"),
+        (ChangeVerdict.NOT_COMPARABLE, 16, "not comparable"),
+        (ChangeVerdict.BETTER, 7, "+1 %"),
+        (ChangeVerdict.CHANGED, 16, "+1 %"),
+    ],
+)
+def test_what_a_change_is_worth_is_never_cut_in_a_word(verdict: ChangeVerdict, cells: int, said: str) -> None:
+    assert _judged(verdict, "+1 %", cells) == said
+
+
+def test_every_format_of_an_export_is_offered_under_a_file_name_of_its_own() -> None:
+    assert tuple(option.key for option in FORMATS) == exporting.FORMATS
+    assert len({option.label for option in FORMATS}) == len(FORMATS)
+
+
+def test_after_its_first_failed_write_an_output_takes_everything_and_writes_nothing() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "w") as file:
+        output = Output(file)
+        seen = []
+        for text in "xyz":
+            output.write(text)
+            output.flush()
+            seen.append(output.gone)
+            if text == "x":
+                os.close(reading)
+        assert seen == [False, True, True]
+        with contextlib.suppress(BrokenPipeError):
+            file.close()
 
 
 def test_changes_are_said_short_and_the_same_way_everywhere() -> None:

@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
+import msgspec
 import pytest
 from uifakes import DEMO, REAL, FakeSession
 from uiscreen import Opened, screen_text, until
 
 from tuner.metrics.model import Readings
+from tuner.paths import HomeError
+from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
 from tuner.text import width
+from tuner.ui.messages import InputsArrived
 from tuner.ui.screens.help import HelpScreen
 
 MARK = "SIMULATED — not a real SGLang"
-ESSENTIAL = ("KV tokens", "State slots", "Admitted", "Longest input", "Free at ready", "Binds", "Numbers", "headroom",
+ESSENTIAL = ("KV tokens", "State slots", "Requests", "Longest input", "Free at ready", "Binds", "Numbers", "headroom",
              "Mem fraction", "State:KV ratio", "Speculation", "Max requests", "TTFT", "ITL", "R Restart", "q Quit",
              "? help", "VRAM")  # fmt: skip
 
@@ -114,7 +121,7 @@ async def test_a_server_started_earlier_is_adopted_and_the_knobs_start_there(
         assert "r1 runs on port 30000" in screen_text(app)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 async def test_a_signal_ends_the_app_properly_and_leaves_the_server_up(
     session: FakeSession, opened: Opened, number: signal.Signals
 ) -> None:
@@ -154,9 +161,98 @@ async def test_a_history_that_cannot_be_read_is_one_sentence_on_the_screen(
 ) -> None:
     async with opened() as (app, pilot):
 
-        def broken() -> None:
+        def broken(**_: object) -> None:
             raise HistoryError("The disk that holds the history is full: free some space.")
 
         monkeypatch.setattr(session, "look", broken)
         await until(pilot, lambda: "The disk that holds the history is full" in screen_text(app))
         assert not app._exit
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (HomeError("The folder for logs cannot be made: free it."), "The folder for logs cannot be made"),
+        (PermissionError(13, "Permission denied", "/x/servers"), "/x/servers: Permission denied."),
+    ],
+)
+async def test_a_poll_that_fails_is_said_and_polling_goes_on(
+    session: FakeSession, opened: Opened, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    async with opened() as (app, pilot):
+
+        def broken(**_: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(session, "look", broken)
+            await until(pilot, lambda: said in app.look_problem)
+        await until(pilot, lambda: app.look_problem == "")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (HomeError("The cache cannot be written: free it."), "The cache cannot be written"),
+        (PermissionError(13, "Permission denied", "/models/x"), "/models/x: Permission denied."),
+    ],
+)
+async def test_inputs_that_cannot_be_read_are_one_sentence(
+    session: FakeSession, opened: Opened, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def broken(recipe: Recipe) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "planning_inputs", broken)
+    async with opened() as (app, _):
+        assert said in app.inputs_problem
+
+
+async def test_of_two_gatherings_the_one_begun_later_holds_whichever_ends_last(
+    session: FakeSession, opened: Opened
+) -> None:
+    async with opened() as (app, pilot):
+        newest = msgspec.structs.replace(session.planning_inputs(DEMO), calibrated_by="r2")
+        stale = msgspec.structs.replace(newest, calibrated_by="r1")
+        app.post_message(InputsArrived(DEMO, newest, turn=9))
+        await until(pilot, lambda: app.inputs is newest)
+        app.post_message(InputsArrived(DEMO, stale, turn=8))
+        await pilot.pause()
+        assert app.inputs is newest
+
+
+ALONE = """
+import sys, threading
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from uifakes import DEMO, FakeSession
+from tuner.ui.app import run_app
+sys.exit(run_app(FakeSession(Path({home!r})), DEMO, demo=False))
+"""
+
+
+@pytest.mark.parametrize("how", ["output", "input", "terminal"])
+def test_a_terminal_that_goes_away_ends_the_app(tmp_path: Path, how: str) -> None:
+    """The output's reader is gone, the input has ended, or the whole terminal was hung up without a signal."""
+    code = ALONE.format(here=str(Path(__file__).parent), home=str(tmp_path))
+    ours, theirs = os.openpty()
+    reading, writing = os.pipe()
+    if how == "output":
+        os.close(reading)
+    out = writing if how == "output" else theirs
+    keys = subprocess.DEVNULL if how == "input" else theirs
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=keys, stdout=out, stderr=out)
+    os.close(theirs)
+    os.close(writing)
+    if how == "terminal":
+        os.read(ours, 1)  # it draws
+        os.close(ours)
+    try:
+        assert process.wait(timeout=30) == 1
+    finally:
+        process.kill()
+        process.wait()
+        if how != "terminal":
+            os.close(ours)
+        if how != "output":
+            os.close(reading)

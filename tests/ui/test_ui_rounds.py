@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 from uifakes import DEMO, FakeSession
-from uiscreen import Opened, screen_text, until
+from uiscreen import Opened, screen_text, told, until
 
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import Round, RoundState
@@ -58,7 +58,7 @@ async def test_the_restart_dialog_shows_only_the_changed_flags_and_what_they_wil
         assert "Predicted" in text
         assert f"{session.history.get(1).boot.kv_tokens:,} →" in text  # type: ignore[union-attr]
         assert "It took 32 s to be ready before (r1)." in text
-        assert "3 requests are in flight" in text
+        assert "3 requests are in flight: they get up to 60 s to finish" in text
         await pilot.press("escape")
         await pilot.pause()
         assert session.history.count() == 1
@@ -231,6 +231,55 @@ async def test_exporting_writes_the_file_and_asks_before_it_replaces_one(
         assert target.read_text() == "mine"
         await pilot.press("enter")
         await until(pilot, lambda: target.read_text() != "mine")
+
+
+async def test_a_round_is_exported_in_any_format_under_a_name_that_fits(
+    session: FakeSession, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran(session)
+    async with opened(size=(80, 24)) as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        await pilot.press("e")
+        await until(pilot, lambda: bool(app.screen.query("#path")))
+        app.screen.query_one("#format").focus()
+        await pilot.press("enter")
+        await until(pilot, lambda: "a systemd service that keeps this server up" in screen_text(app))
+        await pilot.press("end", "up", "up", "up", "enter")
+        await until(pilot, lambda: bool(app.screen.query("#path")))
+        await until(pilot, lambda: app.screen.query_one("#path", Input).value == "r1-sglang.service")
+        app.screen.query_one("#path", Input).focus()
+        await pilot.press("enter")
+        written = tmp_path / "r1-sglang.service"
+        await until(pilot, written.exists)
+        await until(pilot, lambda: written.read_text() == "# systemd of r1\n")
+
+
+async def test_work_asked_for_while_a_start_is_prepared_is_not_lost_and_can_still_be_aborted(
+    session: FakeSession, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran(session)
+    session.gate.clear()
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        asked.set()
+        go_on.wait()
+
+    monkeypatch.setattr("tuner.ui.app.last_like", slow)
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        app._begin_round()
+        await until(pilot, asked.is_set)
+        monkeypatch.setattr(session, "verify", lambda publish, cancel: cancel.wait() and None)
+        await pilot.press("v")
+        await until(pilot, lambda: app.runner.busy)
+        go_on.set()
+        await until(pilot, lambda: "Not begun: checking the running server is still under way" in told(app))
+        assert session.history.count() == 1
+        await pilot.press("x")
+        await until(pilot, lambda: not app.runner.busy)
+        session.gate.set()
 
 
 async def test_keep_and_reject_mark_a_round_and_take_the_mark_away(session: FakeSession, opened: Opened) -> None:

@@ -245,7 +245,7 @@ class FakeSession:
         publish(ServerStopped(outcome))
         return outcome
 
-    def look(self) -> Look:
+    def look(self, *, keep: bool = False) -> Look:
         gpu = GpuReading(index=0, name="NVIDIA RTX 4090D", total_mib=49140, used_mib=45158, free_mib=3982)
         return Look(time.time(), self.server, self.readings if self.server else None, (gpu,), self.server is not None)
 

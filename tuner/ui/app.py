@@ -14,6 +14,8 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 from textual.reactive import var
 from textual.screen import Screen
@@ -38,14 +40,16 @@ from tuner.ui.screens.restart import RestartFacts, restart_screen
 from tuner.ui.screens.tune import TuneScreen
 from tuner.ui.screens.working import WorkingScreen
 from tuner.ui.settings import FILE, AppSettings, SettingsError, read_settings
+from tuner.ui.terminal import TerminalDriver
 from tuner.ui.themes import THEMES
+from tuner.ui.timing import last_like, times_of
 from tuner.ui.widgets.chrome import PLACES
-from tuner.ui.wording import Known, changes_line
+from tuner.ui.wording import Known, changes_line, in_flight_words
 
 if TYPE_CHECKING:
-    from tuner.session.session import Look, Session
+    from tuner.session.session import Session
+    from tuner.session.watching import Look
 
-_GOOD = (RoundState.VERIFIED, RoundState.UNVERIFIED)
 _ENDED_EARLY = (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED)
 
 
@@ -153,8 +157,10 @@ class TunerApp(App[None]):
         self.session = session
         self._demo = demo
         self._looked = False
-        #: What the inputs were gathered for, the server whose end is no surprise, and the running round as last seen.
+        #: What the inputs were gathered for and in which turn.
         self._gathered_for: object = None
+        self._gathered_turn = 0
+        #: The server whose end is no surprise, and the running round as last seen.
         self._ended = ""
         self._seen: object = None
         self._ascii = False
@@ -189,6 +195,11 @@ class TunerApp(App[None]):
             self.settings_problem = f"{FILE}: no key is called {', '.join(unknown)}; ? lists the names."
         self.set_keymap({name: key for name, key in keys.items() if name not in unknown})
 
+    def get_driver_class(self) -> type[Driver]:
+        """Textual's own choice; on a plain terminal the driver that notices when it is gone."""
+        chosen = super().get_driver_class()
+        return TerminalDriver if chosen is LinuxDriver else chosen
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Besides Textual's own: everything in ASCII where the terminal has nothing else."""
         filters = super().get_line_filters()
@@ -211,7 +222,7 @@ class TunerApp(App[None]):
     def on_mount(self) -> None:
         """Polls, gathers what plans need, and leaves properly when it is told to go."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, self.exit)
         self._gather()
         self.runner.watch()
@@ -226,6 +237,8 @@ class TunerApp(App[None]):
 
     @on(LookArrived)
     def _looked_at(self, message: LookArrived) -> None:
+        if self.progress is not None:
+            self.progress = progressing.ticked(self.progress, time.monotonic())
         self.look, self.look_problem, self.starter = message.look, "", message.starter
         running = message.look.running
         name = (running.handle.round_name or "server") if running else ""
@@ -274,8 +287,9 @@ class TunerApp(App[None]):
 
     @on(InputsArrived)
     def _gathered(self, message: InputsArrived) -> None:
-        if _machine(message.recipe) != self._gathered_for:
+        if _machine(message.recipe) != self._gathered_for or message.turn < self._gathered_turn:
             return
+        self._gathered_turn = message.turn
         self.inputs, self.inputs_problem, self.known = message.inputs, message.problem, message.accuracy
         same = _machine(self.bench.base) == self._gathered_for
         planned = preview(message.inputs, self.bench.base).plan if message.inputs is not None and same else None
@@ -375,7 +389,7 @@ class TunerApp(App[None]):
     async def _restart_facts(self) -> RestartFacts | None:
         recipe = self.bench.draft
         try:
-            before = await asyncio.to_thread(self.session.history.last, _GOOD, recipe.simulated)
+            before = await asyncio.to_thread(last_like, self.session.history, recipe)
         except HistoryError as error:
             self.say(str(error), severity="error")
             return None
@@ -399,28 +413,33 @@ class TunerApp(App[None]):
     async def _begin_round(self, *, force: bool = False) -> None:
         recipe = self.bench.draft
         try:
-            last = await asyncio.to_thread(self.session.history.last, _GOOD, recipe.simulated)
+            before = await asyncio.to_thread(last_like, self.session.history, recipe)
         except HistoryError as error:
             self.say(str(error), severity="error")
+            return
+        if not self.runner.start_round(recipe, force=force):
+            self._say_busy()
             return
         self.progress = progressing.begin(
             Work.ROUND,
             stops_first=bool(self.running_name),
-            before=last.phase_seconds if last else {},
+            before=times_of(before),
             simulated=recipe.simulated,
             now=time.monotonic(),
         )
         self._ended = self.running_name
-        self.runner.start_round(recipe, force=force)
         self.push_screen(WorkingScreen())
+
+    def _say_busy(self) -> None:
+        doing = self.progress.title if self.progress is not None and not self.progress.ended else "Other work"
+        self.say(f"Not begun: {doing[:1].lower()}{doing[1:]} is still under way. p shows it.", severity="warning")
 
     def action_verify(self) -> None:
         """The checks again."""
         if self._occupied() or self._nothing_runs():
             return
-        self._begin(Work.VERIFY)
-        self.runner.verify()
-        self.push_screen(WorkingScreen())
+        if self.runner.verify():
+            self._begin(Work.VERIFY)
 
     @work(exclusive=True, group="dialog")
     async def action_stop(self) -> None:
@@ -429,19 +448,21 @@ class TunerApp(App[None]):
             return
         readings = self.look.readings if self.look is not None else None
         flying = (readings.running or 0) + (readings.queued or 0) if readings is not None else 0
-        text = f"{flying} requests in flight will be broken off." if flying else "No request is known to be in flight."
+        text = in_flight_words(flying) if flying else "No request is known to be in flight."
         if await self.push_screen_wait(
             ConfirmScreen(f"Stop {self.running_name}", Content(text), yes="Stop", careful=flying > 0)
         ):
+            if not self.runner.stop():
+                self._say_busy()
+                return
             self._ended = self.running_name
             self._begin(Work.STOP)
-            self.runner.stop()
-            self.push_screen(WorkingScreen())
 
     def _begin(self, work: Work) -> None:
         self.progress = progressing.begin(
             work, stops_first=work is Work.STOP, before={}, simulated=self.simulated, now=time.monotonic()
         )
+        self.push_screen(WorkingScreen())
 
     def abort(self) -> None:
         """Asks the work under way to end."""
@@ -598,8 +619,10 @@ def run_app(session: Session, recipe: Recipe, *, demo: bool) -> int:
     """Opens the app and returns the exit status; says what still runs when it is left."""
     app = TunerApp(session, recipe, demo=demo)
     app.run()
+    if app.return_code:
+        return app.return_code
     running = app.look.running if app.look is not None else None
     if running is not None:
         kind = "simulated server" if running.handle.simulated else "server"
         click.echo(f"The {kind} still runs on port {running.handle.port}: tuner opens it again, tuner stop ends it.")
-    return app.return_code or 0
+    return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tuner.redact import redact_text
 from tuner.text import plain
 
 #: What is read when a log is opened: its end. Larger files keep their head on disk.
@@ -55,6 +56,7 @@ class LogTail:
 
 
 def clean_line(line: bytes) -> str:
-    """A line as shown: after its last carriage return that has text behind it, without escape sequences."""
+    """A line as shown: after its last carriage return that has text behind it, without escape sequences or secrets."""
     frames = [frame for frame in line.split(b"\r") if frame.strip()]
-    return plain(frames[-1].decode("utf-8", "replace")).replace("\t", "    ") if frames else ""
+    # Cleaned first: an escape sequence inside a key would hide it from the redaction.
+    return redact_text(plain(frames[-1].decode("utf-8", "replace"))).replace("\t", "    ") if frames else ""

@@ -12,7 +12,7 @@ from tuner.recipe.model import Recipe
 from tuner.session.events import Event
 
 if TYPE_CHECKING:
-    from tuner.session.session import Look
+    from tuner.session.watching import Look
 
 
 class LookArrived(Message):
@@ -51,7 +51,8 @@ class WorkEnded(Message):
 class InputsArrived(Message):
     """What plans of ``recipe``'s model need, or the sentence that says why there is none.
 
-    ``accuracy``: how far the plans of the last rounds were off, newest first.
+    ``accuracy``: how far the plans of the last rounds were off, newest first. ``turn`` counts the gatherings: of two
+    that end in the wrong order the one begun later holds.
     """
 
     def __init__(
@@ -60,9 +61,11 @@ class InputsArrived(Message):
         inputs: PlanInputs | None,
         problem: str = "",
         accuracy: tuple[tuple[str, Accuracy], ...] = (),
+        turn: int = 0,
     ) -> None:
         self.recipe = recipe
         self.inputs = inputs
         self.problem = problem
         self.accuracy = accuracy
+        self.turn = turn
         super().__init__()

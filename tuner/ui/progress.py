@@ -34,6 +34,9 @@ START_PHASES: tuple[str, ...] = (
 )
 
 
+#: Name of the checks' time beside those of the phases.
+CHECKS = "checks"
+
 #: What a stop is called that follows a start: the server just started is ended again.
 ENDING = "ending what was started"
 
@@ -82,7 +85,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     #: Clock when it began, and seconds since; phases tell only their own times.
     began: float = 0.0
     total_s: float = 0.0
-    total_before_s: float | None = None
+    #: Seconds before the first phase: the plan was made.
+    lead_s: float | None = None
+    #: How long the checks took before, all of them.
+    checks_before_s: float = 0.0
     last_line: str = ""
     stalled: bool = False
     simulated: bool = False
@@ -106,6 +112,20 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return True
 
     @property
+    def total_before_s(self) -> float | None:
+        """How long the whole took before, seconds: its phases and checks; None when it was never timed.
+
+        Neither the plan nor a stop of the old server is part of a start: they count as long as they take now.
+        """
+        known = [s.before for s in self.steps if s.before is not None]
+        return sum(known) + self.stop_s + (self.lead_s or 0.0) + self.checks_before_s if known else None
+
+    @property
+    def stop_s(self) -> float:
+        """Seconds that the stop of the old server has taken."""
+        return sum(s.seconds or 0.0 for s in self.steps if s.name == Phase.STOPPING)
+
+    @property
     def forceable(self) -> bool:
         """Whether the work ended in a refusal that the operator may overrule."""
         if not self.ended or self.round is None or self.round.state is not RoundState.REFUSED:
@@ -121,19 +141,21 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begin(work: Work, *, stops_first: bool, before: Mapping[str, float], simulated: bool, now: float = 0.0) -> Progress:
-    """The list of steps before the first event. ``before``: seconds by phase of the last good round."""
-    stop = (Step(name=Phase.STOPPING, before=before.get(Phase.STOPPING)),) if stops_first else ()
+    """The list of steps before the first event.
+
+    ``before``: seconds by phase of the last good round, and those of its checks together as ``CHECKS``.
+    """
+    stop = (Step(name=Phase.STOPPING),) if stops_first else ()
     if work is Work.STOP:
         return Progress(work=work, title="Stopping the server", steps=stop, simulated=simulated, began=now)
     if work is Work.VERIFY:
         return Progress(work=work, title="Checking the running server", simulated=simulated, began=now)
     start = tuple(Step(name=p, before=before.get(p)) for p in START_PHASES)
-    known = [v for p in START_PHASES if (v := before.get(p)) is not None]
     return Progress(
         work=work,
         title="Starting",
         steps=(*stop, *start),
-        total_before_s=sum(known) if known else None,
+        checks_before_s=before.get(CHECKS, 0.0),
         simulated=simulated,
         began=now,
     )
@@ -141,7 +163,11 @@ def begin(work: Work, *, stops_first: bool, before: Mapping[str, float], simulat
 
 def advance(progress: Progress, event: Event, now: float) -> Progress:
     """The progress after one event that came at ``now`` (same clock as at the beginning)."""
-    return msgspec.structs.replace(_advanced(progress, event), total_s=now - progress.began)
+    total_s = now - progress.began
+    lead_s = progress.lead_s
+    if lead_s is None and isinstance(event, PhaseChanged):
+        lead_s = max(0.0, total_s - event.elapsed_s - progress.stop_s)
+    return msgspec.structs.replace(_advanced(progress, event), total_s=total_s, lead_s=lead_s)
 
 
 def _advanced(progress: Progress, event: Event) -> Progress:
@@ -174,6 +200,11 @@ def _advanced(progress: Progress, event: Event) -> Progress:
             return _closed(progress, round_)
         case Planned():
             return progress
+
+
+def ticked(progress: Progress, now: float) -> Progress:
+    """The progress a while after its last event: a check tells nothing before it ends."""
+    return progress if progress.ended else msgspec.structs.replace(progress, total_s=now - progress.began)
 
 
 def aborting(progress: Progress) -> Progress:
@@ -221,13 +252,13 @@ def _phase(progress: Progress, event: PhaseChanged) -> Progress:
     else:
         name = _stop_name(progress) if event.phase == Phase.STOPPING else event.phase
         known = next((s for s in steps if s.name == name), Step(name=name))
-        before = event.estimate_s if event.estimate_s is not None else known.before
+        estimate = event.estimate_s if event.phase != Phase.STOPPING else None
+        before = estimate if estimate is not None else known.before
         moved = Step(name=name, state=StepState.RUNNING, seconds=event.elapsed_s, before=before)
         steps = _put(_pass(steps, name), moved)
     return msgspec.structs.replace(
         progress,
         steps=steps,
-        total_before_s=event.total_estimate_s if event.total_estimate_s is not None else progress.total_before_s,
         last_line=event.last_line,
         stalled=event.stalled,
     )

@@ -50,7 +50,7 @@ def ending_text(round_: Round, cells: int) -> Content:
     if kv is not None:
         words = [f"{kv:,} KV tokens"]
         words += [f"{slots:,} state slots"] if slots else []
-        words += [f"{requests:,} admitted"] if requests is not None else []
+        words += [f"{requests:,} requests at once"] if requests is not None else []
         lines.append(Content.assemble((clip(" · ".join(words), cells), "bold")))
     lines += _latency(round_)
     if _missed(round_.checks):
@@ -106,7 +106,7 @@ def _pools(round_: Round) -> list[Content]:
     rows = (
         ("KV tokens", boot.kv_tokens if boot else None, plan.kv_tokens if plan else None),
         ("State slots", boot.mamba_slots if boot else None, plan.mamba_slots if plan else None),
-        ("Admitted", boot.max_running_requests if boot else None, plan.max_running_requests if plan else None),
+        ("Requests", boot.max_running_requests if boot else None, plan.max_running_requests if plan else None),
     )
     for label, got, planned in rows:
         if not got and not planned:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from tuner.modelcard import ModelError
+from tuner.paths import HomeError
 from tuner.planner.model import CannotPlan
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
@@ -22,10 +23,13 @@ from tuner.session.runners import run_by_another
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
 
 if TYPE_CHECKING:
-    from tuner.session.session import Look, Session
+    from tuner.session.session import Session
+    from tuner.session.watching import Look
 
 #: Seconds between two polls.
 EVERY_S = 1.0
+#: What the session tells in one sentence.
+_TOLD = (StartRefused, RecipeError, CannotPlan, ModelError, HistoryError, HomeError)
 _BROKE_OFF = "The work broke off in the middle; the rounds list tells how far it came."
 
 
@@ -41,6 +45,7 @@ class Runner:
         self._cancel = threading.Event()
         self._poller: threading.Thread | None = None
         self._worker: threading.Thread | None = None
+        self._turn = 0
 
     @property
     def busy(self) -> bool:
@@ -67,25 +72,25 @@ class Runner:
         """Asks the work under way to end."""
         self._cancel.set()
 
-    def start_round(self, recipe: Recipe, *, force: bool = False) -> None:
-        """One round of ``recipe``; ``force`` starts what the plan would refuse."""
+    def start_round(self, recipe: Recipe, *, force: bool = False) -> bool:
+        """One round of ``recipe``; ``force`` starts what the plan would refuse. False: other work is under way."""
 
         def ran(publish: Callable[[Event], None], cancel: threading.Event) -> None:
             self._session.run_round(recipe, publish=publish, cancel=cancel, force=force)
 
-        self._work(ran)
+        return self._work(ran)
 
-    def verify(self) -> None:
-        """The checks again."""
+    def verify(self) -> bool:
+        """The checks again. False: other work is under way."""
 
         def checked(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
             results = self._session.verify(publish=publish, cancel=cancel)
             return None if results is not None else "No server runs: there is nothing to check."
 
-        self._work(checked)
+        return self._work(checked)
 
-    def stop(self) -> None:
-        """Stops the running server."""
+    def stop(self) -> bool:
+        """Stops the running server. False: other work is under way."""
 
         def stopped(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
             del cancel
@@ -94,36 +99,45 @@ class Runner:
                 return "No server runs: there is nothing to stop."
             return None if outcome.stopped else (outcome.reason or "The server did not stop.")
 
-        self._work(stopped)
+        return self._work(stopped)
 
     def gather(self, recipe: Recipe) -> None:
         """What plans of ``recipe`` need."""
-        threading.Thread(target=self._gather, args=(recipe,), name="tuner-inputs", daemon=True).start()
+        self._turn += 1
+        threading.Thread(target=self._gather, args=(recipe, self._turn), name="tuner-inputs", daemon=True).start()
 
-    def _gather(self, recipe: Recipe) -> None:
+    def _gather(self, recipe: Recipe, turn: int) -> None:
         try:
             known = self._session.accuracy(simulated=recipe.simulated)
-            self._post(InputsArrived(recipe, self._session.planning_inputs(recipe), accuracy=known))
-        except (CannotPlan, ModelError, RecipeError, HistoryError) as error:
-            self._post(InputsArrived(recipe, None, str(error)))
+            self._post(InputsArrived(recipe, self._session.planning_inputs(recipe), accuracy=known, turn=turn))
+        except _TOLD as error:
+            self._post(InputsArrived(recipe, None, str(error), turn=turn))
+        except OSError as error:
+            self._post(InputsArrived(recipe, None, f"What a plan needs cannot be read: {_reason(error)}", turn=turn))
 
     def _poll(self) -> None:
         while not self._closing.is_set():
             self._wake.clear()
             try:
-                look = self._session.look()
+                look = self._session.look(keep=True)
                 self._post(LookArrived(look, _starter(look)))
-            except (HistoryError, OSError) as error:
+            except (HistoryError, HomeError) as error:
                 self._post(LookFailed(f"What runs cannot be looked at: {error}"))
+            except OSError as error:
+                self._post(LookFailed(f"What runs cannot be looked at: {_reason(error)}"))
             self._wake.wait(self._every_s)
 
     def _publish(self, event: Event) -> None:
         self._post(Happened(event))
 
-    def _work(self, work: Callable[[Callable[[Event], None], threading.Event], str | None]) -> None:
+    def _work(self, work: Callable[[Callable[[Event], None], threading.Event], str | None]) -> bool:
+        if self.busy:
+            # What is under way would lose its cancel event, and could not be aborted any more.
+            return False
         self._cancel = threading.Event()
         self._worker = threading.Thread(target=self._guarded, args=(work, self._cancel), name="tuner-work", daemon=True)
         self._worker.start()
+        return True
 
     def _guarded(
         self, work: Callable[[Callable[[Event], None], threading.Event], str | None], cancel: threading.Event
@@ -132,10 +146,18 @@ class Runner:
         problem: str | None = _BROKE_OFF
         try:
             problem = work(self._publish, cancel)
-        except (StartRefused, RecipeError, CannotPlan, ModelError, HistoryError) as error:
+        except _TOLD as error:
             problem = str(error)
+        except OSError as error:
+            problem = f"It could not be done: {_reason(error)}"
         finally:
             self._post(WorkEnded(problem or ""))
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, with the file that it is about."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}."
 
 
 def _starter(look: Look) -> int | None:

@@ -9,6 +9,7 @@ from tuner.metrics.model import Reach, Readings, Spread
 from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import Plan
 from tuner.rounds.model import Round, RoundState
+from tuner.server.stopping import StopTimes
 from tuner.text import clip, plain, width
 from tuner.ui.bench import FlagChange
 from tuner.units import format_seconds
@@ -126,7 +127,7 @@ def spread(what: Spread | None, *, milliseconds: bool) -> str:
 
 
 def pools_of(round_: Round) -> tuple[int | None, int | None, int | None]:
-    """KV tokens, state slots and admitted requests of a round: as started, else as planned."""
+    """KV tokens, state slots and requests at once of a round: as started, else as planned."""
     boot = round_.boot
     if boot is not None and boot.kv_tokens is not None:
         return boot.kv_tokens, boot.mamba_slots, boot.max_running_requests
@@ -182,6 +183,14 @@ def names_of(known: Known) -> str:
 def between(low: int | None, high: int | None) -> str:
     """The range that two printed decimals allow, ``220,650 to 221,004``; empty when the number is exact."""
     return f"{low:,} to {high:,}" if low is not None and high is not None and low != high else ""
+
+
+def in_flight_words(count: int) -> str:
+    """What a stop does to the requests that run: SGLang drains, the tuner bounds that."""
+    bound = f"{StopTimes().drain_s:.0f} s"
+    if count == 1:
+        return f"1 request is in flight: it gets up to {bound} to finish, then it is broken off."
+    return f"{count} requests are in flight: they get up to {bound} to finish, then they are broken off."
 
 
 def took(seconds: float) -> str:

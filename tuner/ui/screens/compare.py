@@ -62,6 +62,9 @@ _POOLS_IN_EFFECT = frozenset({"max_mamba_cache_size", "max_total_num_tokens", "m
 #: A plan closer than this is as good as the two decimals it came from (relative).
 _AS_PLANNED = 0.0005
 
+#: How names of what was measured end.
+_MEASURED = (", s", "/s", " ratio")
+
 #: Fewer readings than this make no line worth looking at: the pools are drawn instead.
 _ENOUGH_SAMPLES = 6
 
@@ -118,12 +121,12 @@ class CompareScreen(Place):
     purpose = "Two rounds side by side: what was changed, and what it bought."
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "newer(-1)", "New −1", key_display="←", tooltip="An earlier new round",
+        Binding("left", "newer(-1)", "Older", key_display="←", tooltip="An earlier new round",
                 id="compare.new_earlier"),
-        Binding("right", "newer(1)", "New +1", key_display="→", tooltip="A later new round", id="compare.new_later"),
-        Binding("shift+left", "older(-1)", "Old −1", show=False, key_display="⇧←", tooltip="An earlier old round",
+        Binding("right", "newer(1)", "Newer", key_display="→", tooltip="A later new round", id="compare.new_later"),
+        Binding("shift+left", "older(-1)", "Base older", show=False, key_display="⇧←", tooltip="An earlier old round",
                 id="compare.old_earlier"),
-        Binding("shift+right", "older(1)", "Old +1", show=False, key_display="⇧→", tooltip="A later old round",
+        Binding("shift+right", "older(1)", "Base newer", show=False, key_display="⇧→", tooltip="A later old round",
                 id="compare.old_later"),
         Binding("w", "swap", "Swap", tooltip="Old and new change places", id="compare.swap"),
         Binding("g", "chart", "Chart", tooltip="Show or hide the chart", id="compare.chart"),
@@ -254,7 +257,11 @@ class CompareScreen(Place):
 
     @work(thread=True, exclusive=True, group="take")
     def _take(self, old: int, new: int) -> None:
-        newest = self.tuner.session.history.last()
+        try:
+            newest = self.tuner.session.history.last()
+        except HistoryError as error:
+            self.app.call_from_thread(self.tuner.say, str(error), severity="error")
+            return
         if newest is not None and max(old, new) <= newest.number:
             self.app.call_from_thread(setattr, self.tuner, "marked", (old, new))
 
@@ -321,7 +328,6 @@ def _worst(known: list[tuple[float, float]]) -> str:
 def _row(change: Change, cells: int, sides: tuple[int, int], planned: str = "") -> Content:
     name, side = sides
     sign, style = _VERDICTS[change.verdict]
-    words = "" if change.verdict is ChangeVerdict.CHANGED else f" {change.verdict}"
     told = change.change.replace("-", "−", 1) if change.change.startswith("-") else change.change
     label = plain(change.name)
     fits = (words for words in planned.split("|") if width(words) <= name - width(label) - 3)
@@ -332,14 +338,25 @@ def _row(change: Change, cells: int, sides: tuple[int, int], planned: str = "") 
         (_left(beside, name - width(label) - 2) if beside else "", "$foreground 50%"),
         (_right(_shown(change, change.old), side), "$foreground 70%"),
         (_right(_shown(change, change.new), side), "bold"),
-        (f"  {clip(told + words, cells - name - 2 * side - 4)}", style),
+        (f"  {_judged(change.verdict, told, cells - name - 2 * side - 4)}", style),
     )
 
 
+def _judged(verdict: ChangeVerdict, told: str, cells: int) -> str:
+    """The change and what it is worth; where there is no room for both, what matters of them: the sign tells more."""
+    if verdict is ChangeVerdict.CHANGED:
+        return clip(told, cells)
+    both = f"{told} {verdict}".strip()
+    short = told if verdict in (ChangeVerdict.BETTER, ChangeVerdict.WORSE) else str(verdict)
+    return both if width(both) <= cells else clip(short, cells)
+
+
 def _shown(change: Change, what: object) -> str:
-    """A value; memory always with two decimals."""
+    """A value; memory always with two decimals, times and speeds with three digits."""
     if what is None:
         return NONE
+    if isinstance(what, float) and change.name.endswith(_MEASURED):
+        return f"{what:,.0f}" if abs(what) >= 100 else f"{what:.3g}"
     return f"{what:.2f}" if isinstance(what, float) and change.name.endswith("GiB") else flag_value(change.name, what)
 
 

@@ -234,7 +234,7 @@ def _effect(remedy: Remedy) -> list[Content]:
     if then.bytes_per_slot:
         rows.append(("State slots", now.mamba_slots if now else None, then.mamba_slots, 0))
     rows += [
-        ("Admitted requests", now.max_running_requests if now else None, then.max_running_requests, 0),
+        ("Requests at once", now.max_running_requests if now else None, then.max_running_requests, 0),
         ("Longest input, tokens", now.longest_input_tokens if now else None, then.longest_input_tokens, 0),
         ("Free at ready, GiB", now.ready_free_gib if now else None, then.ready_free_gib, 2),
     ]

@@ -15,12 +15,19 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
+from tuner.rounds.errors import HistoryError
+from tuner.ui.screens.choose import ChooseScreen
 from tuner.ui.widgets.choice import Choice, Option
 
+#: As ``tuner.session.export.FORMATS``; the label is the file's name, behind that of the round.
 FORMATS = (
     Option("toml", "config.toml", "the recipe, for tuner run and tuner import"),
     Option("settings", "settings.json", "the recipe in the layout of settings.json"),
-    Option("sh", "start.sh", "a script that starts this server without the tuner"),
+    Option("yaml", "config.yaml", "the flags for sglang's own --config"),
+    Option("sh", "start.sh", "starts this server without the tuner"),
+    Option("systemd", "sglang.service", "a systemd service that keeps this server up"),
+    Option("docker", "docker.sh", "runs this server in SGLang's image"),
+    Option("md", "report.md", "a report to share, with charts as text"),
     Option("json", "round.json", "everything about the round"),
 )
 
@@ -50,7 +57,7 @@ class ExportScreen(ModalScreen[Written | None]):
             choice = Choice("Format", FORMATS, label_width=8, id="format")
             choice.set_reactive(Choice.value, FORMATS[0].key)
             yield choice
-            yield Label("File", classes="hint")
+            yield Label("File (Shift+Tab goes to the format, Enter there lists them)", classes="hint")
             yield Input(value=self._path(FORMATS[0]), id="path", select_on_focus=False)
             yield Static("", id="said", markup=False)
             with Horizontal(classes="buttons"):
@@ -71,10 +78,15 @@ class ExportScreen(ModalScreen[Written | None]):
         self._explain()
 
     @on(Choice.Opened)
-    def _stepped(self, event: Choice.Opened) -> None:
+    def _opened(self, event: Choice.Opened) -> None:
         event.stop()
-        keys = [o.key for o in FORMATS]
-        event.choice.take(keys[(keys.index(event.choice.value) + 1) % len(keys)])
+        choice = event.choice
+
+        def chosen(key: str | None) -> None:
+            if key is not None:
+                choice.take(key)
+
+        self.app.push_screen(ChooseScreen("Format", FORMATS, choice.value), chosen)
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
@@ -104,6 +116,9 @@ class ExportScreen(ModalScreen[Written | None]):
                 self.app.call_from_thread(self._say, f"{target} is there already: Enter again replaces it.", bad=True)
                 return
             target.write_text(self._text_of(fmt), encoding="utf-8")
+        except HistoryError as error:
+            self.app.call_from_thread(self._say, str(error), bad=True)
+            return
         except OSError as error:
             self.app.call_from_thread(
                 self._say, f"{target} cannot be written: {error.strerror or error}. Take another folder.", bad=True

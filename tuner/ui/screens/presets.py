@@ -146,7 +146,7 @@ class PresetsScreen(Place):
         """What it would give on this machine."""
         try:
             planned = preview(self.tuner.session.planning_inputs(recipe), recipe)
-        except (CannotPlan, ModelError, RecipeError, HistoryError) as error:
+        except (CannotPlan, ModelError, RecipeError, HistoryError, HomeError, OSError) as error:
             planned = Preview(problem=str(error))
         self.app.call_from_thread(self._planned, recipe, planned)
 

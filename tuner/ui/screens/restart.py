@@ -12,7 +12,7 @@ from tuner.text import clip, plain, width
 from tuner.ui.bench import FlagChange
 from tuner.ui.preview import Baseline
 from tuner.ui.screens.dialog import ConfirmScreen
-from tuner.ui.wording import NONE, Known, basis, flag_value, signed, tokens
+from tuner.ui.wording import NONE, Known, basis, flag_value, in_flight_words, signed, tokens
 from tuner.units import format_seconds
 
 
@@ -95,7 +95,7 @@ def _pools(facts: RestartFacts) -> list[Content]:
     if plan.mamba_slots or old.mamba_slots:
         rows.append(("State slots", old.mamba_slots, plan.mamba_slots))
     rows += [
-        ("Admitted requests", old.max_running_requests, plan.max_running_requests),
+        ("Requests at once", old.max_running_requests, plan.max_running_requests),
         ("Longest input, tokens", old.longest_input_tokens, plan.longest_input_tokens),
     ]
     lines = [Content.assemble(("Predicted", "bold"), (f"  {basis(plan, 56, facts.known)}", "$foreground 60%"))]
@@ -135,10 +135,7 @@ def _costs(facts: RestartFacts) -> list[Content]:
     if not facts.running:
         return lines
     if facts.in_flight:
-        plural = "requests are" if facts.in_flight > 1 else "request is"
-        lines.append(
-            Content.assemble((f"! {facts.in_flight} {plural} in flight and will be broken off.", "bold $warning"))
-        )
+        lines.append(Content.assemble((f"! {in_flight_words(facts.in_flight)}", "bold $warning")))
     elif facts.in_flight == 0:
         lines.append(Content("No request is in flight."))
     else:

@@ -94,7 +94,7 @@ class TuneScreen(Place):
             "ctrl+z", "app.undo", "Undo", show=False, tooltip="Take the last change of a knob back", id="tune.undo"
         ),
         Binding("ctrl+y", "app.redo", "Redo", show=False, tooltip="Make the change again", id="tune.redo"),
-        Binding("b", "app.reset", "Back", tooltip="All knobs to the running server's values", id="tune.reset"),
+        Binding("b", "app.reset", "Reset", tooltip="All knobs to the running server's values", id="tune.reset"),
         Binding("i", "app.go('doctor')", "Doctor", tooltip="What was found, why, and what to do", id="tune.doctor"),
         Binding(
             "t",

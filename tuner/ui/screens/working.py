@@ -25,6 +25,9 @@ from tuner.units import format_seconds
 if TYPE_CHECKING:
     from tuner.ui.app import TunerApp
 
+#: Starts of the same server differ by some percent.
+_LATE = 1.1
+
 
 class WorkHead(Widget):
     """How far, of how long."""
@@ -43,7 +46,8 @@ class WorkHead(Widget):
             left = max(0.0, progress.total_before_s - progress.total_s)
             words += f" of about {format_seconds(progress.total_before_s)}"
             bar = meter(progress.total_s, progress.total_before_s, 24)
-            about = f" · {format_seconds(left)} left" if left else " · longer than before"
+            late = " · longer than before" if progress.total_s > _LATE * progress.total_before_s else ""
+            about = f" · {format_seconds(left)} left" if left else late
             return Content.assemble(bar, f"  {words}", (about, "$foreground 60%"))
         return Content.assemble(f"{words} so far", ("  never timed before", "$foreground 60%"))
 

@@ -15,7 +15,7 @@ from tuner.ui.progress import Progress
 from tuner.ui.wording import answers
 
 if TYPE_CHECKING:
-    from tuner.session.session import Look
+    from tuner.session.watching import Look
 
 #: (mode, key, title) of the screens in order.
 PLACES = (

@@ -16,7 +16,7 @@ from tuner.ui.widgets.sheet import Sheet
 from tuner.ui.wording import NONE, answers, percent, spread, tokens
 
 if TYPE_CHECKING:
-    from tuner.session.session import Look
+    from tuner.session.watching import Look
 
 _LABEL = "$foreground 60%"
 #: Cells of a column: with words, with a bar besides; narrower ones take the short form.

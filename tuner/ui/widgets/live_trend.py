@@ -13,7 +13,7 @@ from tuner.metrics.model import Readings
 from tuner.ui.wording import NONE
 
 if TYPE_CHECKING:
-    from tuner.session.session import Look
+    from tuner.session.watching import Look
 
 #: Looks kept: ten minutes at one a second.
 KEPT = 600

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PairBars(Widget):
-    """KV tokens, state slots and admitted requests, the larger of both rounds filling the line."""
+    """KV tokens, state slots and requests at once, the larger of both rounds filling the line."""
 
     pair: reactive[Pair | None] = reactive(None, layout=True)
 
@@ -27,7 +27,7 @@ class PairBars(Widget):
             return Content("")
         cells = max(10, (self.size.width or 80) - 34)
         lines: list[Content] = []
-        titles = ("KV tokens", "State slots", "Admitted")
+        titles = ("KV tokens", "State slots", "Requests")
         for title, old, new in zip(titles, pools_of(pair.old), pools_of(pair.new), strict=True):
             if not old and not new:
                 continue

@@ -18,7 +18,7 @@ _CHANGE = 10
 
 
 class PoolNumbers(Sheet):
-    """KV tokens, state slots, admitted requests, longest input, spare memory, what binds, where it comes from."""
+    """KV tokens, state slots, requests at once, longest input, spare memory, what binds, where it comes from."""
 
     plan: reactive[Plan | None] = reactive(None, repaint=False)
     before: reactive[Baseline] = reactive(Baseline(), repaint=False)
@@ -62,10 +62,10 @@ class PoolNumbers(Sheet):
                             f"{plan.mamba_gib:.2f} GiB", f"{plan.slots_per_request} a request"),
                      fails=plan.mamba_slots < plan.slots_per_request)
             )  # fmt: skip
-        asked = f"of {plan.requests_asked} asked" if plan.requests_asked is not None else "none asked"
+        asked = f"of {plan.requests_asked} asked" if plan.requests_asked is not None else ""
         rows += [
-            _row(cells, "Admitted", f"{plan.max_running_requests:,} req",
-                 signed(plan.max_running_requests, old.max_running_requests), (asked,),
+            _row(cells, "Requests", f"{plan.max_running_requests:,}",
+                 signed(plan.max_running_requests, old.max_running_requests), ("at once", asked),
                  fails=plan.max_running_requests <= 0),
             _row(cells, "Longest input", f"{plan.longest_input_tokens:,} tok",
                  signed(plan.longest_input_tokens, old.longest_input_tokens),
@@ -89,7 +89,7 @@ class PoolNumbers(Sheet):
 
 def _running(old: Baseline) -> Content:
     """What runs, where no plan can be made."""
-    counts = (("KV tokens", old.kv_tokens), ("State slots", old.mamba_slots), ("Admitted", old.max_running_requests))
+    counts = (("KV tokens", old.kv_tokens), ("State slots", old.mamba_slots), ("Requests", old.max_running_requests))
     rows = [
         Content.assemble((f"{label:<{_LABEL}}", "$foreground 70%"), (f"{count:>{_NUMBER},}", "bold"),
                          (f"  in {old.name}", "$foreground 60%"))
