@@ -105,8 +105,10 @@ def test_the_app_needs_a_terminal(user: User) -> None:
 
 def test_a_file_that_is_no_log_says_so(user: User) -> None:
     (user.home / "other.log").write_bytes(b"\0\xff\n" * 9)
-    assert "holds nothing" in user.run("log", "other.log", status=1).stderr
-    assert user.json("log", "other.log", status=1)["version"] is None
+    assert "binary file" in user.run("log", "other.log", status=1).stderr
+    (user.home / "empty.log").touch()
+    assert "holds nothing" in user.run("log", "empty.log", status=1).stderr
+    assert user.json("log", "empty.log", status=1)["version"] is None
 
 
 def test_the_recorded_start_reads_as_it_was(user: User) -> None:
