@@ -101,7 +101,7 @@ def verify_full(session: Session, publish: Publish, cancel: threading.Event) -> 
         told = {"max_req_input_len": limit} if isinstance(limit, int) else {}
         results = full_set(
             client,
-            model=model_name_of(round_.recipe.flags),
+            model=round_.recipe.served_name,
             facts=round_.boot,
             plan=round_.plan,
             flags={**round_.recipe.flags, **round_.effective, **told},
@@ -114,11 +114,6 @@ def verify_full(session: Session, publish: Publish, cancel: threading.Event) -> 
         client.close()
     session.history.save(loop.judged(round_, results, readings, cancelled=cancel.is_set()))
     return results
-
-
-def model_name_of(flags: dict[str, object]) -> str:
-    """The name under which the server's clients ask for its model."""
-    return str(flags.get("served_model_name") or flags.get("model_path") or "")
 
 
 def _gateway(
@@ -137,7 +132,7 @@ def _gateway(
     url = base_url or api.base_url
     if not url:
         raise UsageProblem("No gateway is named: give --base-url, or base_url in the [api] table of the recipe.")
-    names = tuple(models) or ((model_name_of(recipe.flags),) if recipe is not None else ())
+    names = tuple(models) or ((recipe.served_name,) if recipe is not None else ())
     if not any(names):
         raise UsageProblem("No model is named: give --model, once for each.")
     asked = Gateway(base_url=url.rstrip("/"), key_variable=key_env or api.api_key_env)

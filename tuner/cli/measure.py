@@ -12,7 +12,6 @@ from typing import Any
 import click
 import msgspec
 
-from tuner.cli.check import model_name_of
 from tuner.cli.output import DONE, FAILED, UsageProblem, command, fail, json_option, print_json, say
 from tuner.cli.plan import recipe_for
 from tuner.cli.progress import narrator
@@ -176,7 +175,7 @@ def target_of(session: Session, running: Running) -> Target:
     recipe = running.handle.recipe
     return Target(
         url=running.handle.url,
-        model=model_name_of(recipe.flags),
+        model=recipe.served_name,
         api_key=api_key(recipe, session.environ),
     )
 

@@ -73,6 +73,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         return str(self.flags.get("model_path", ""))
 
     @property
+    def served_name(self) -> str:
+        """The name under which clients ask for the model."""
+        return str(self.flags.get("served_model_name") or self.model_path)
+
+    @property
     def host(self) -> str:
         """Address the server binds (SGLang's default: 127.0.0.1)."""
         return str(self.flags.get("host", "127.0.0.1"))

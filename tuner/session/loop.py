@@ -263,7 +263,7 @@ def _warm(
         )
 
     said("")
-    warm_up(client, model=_model_name(round_.recipe), on_progress=said, cancel=cancel)
+    warm_up(client, model=round_.recipe.served_name, on_progress=said, cancel=cancel)
 
 
 def check(
@@ -274,7 +274,7 @@ def check(
     poll(client, window)
     results = quick_set(
         client,
-        model=_model_name(round_.recipe),
+        model=round_.recipe.served_name,
         facts=round_.boot,
         plan=round_.plan,
         flags={**round_.recipe.flags, **round_.effective},
@@ -306,7 +306,3 @@ def judged(round_: Round, results: list[CheckResult], readings: Readings | None,
         readings=readings,
         findings=(*round_.findings, *(f for f in found if f.id not in known)),
     )
-
-
-def _model_name(recipe: Recipe) -> str:
-    return str(recipe.flags.get("served_model_name") or recipe.model_path)
