@@ -239,7 +239,10 @@ class _Exchange:
     def end(self, url: str, timeout_s: float) -> _End:
         error = self.error
         if not error and self._failure is not None:
-            error = _failure_sentence(self._failure, url, timeout_s)
+            if self._status in (None, 200):
+                error = _failure_sentence(self._failure, url, timeout_s)
+            else:
+                error = f"The server answered {self._status} and hung up before it said why."
         return _End(self._status, self._ended or self._now(), error)
 
 

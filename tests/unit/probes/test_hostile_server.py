@@ -30,7 +30,7 @@ def serving(answer: Callable[[socket.socket, threading.Event], None]) -> Iterato
 
     def one(peer: socket.socket) -> None:
         with peer, suppress(OSError):
-            seen.append(peer.recv(65536))
+            seen.append(whole_request(peer))
             answer(peer, over)
 
     def run() -> None:
@@ -48,6 +48,18 @@ def serving(answer: Callable[[socket.socket, threading.Event], None]) -> Iterato
         over.set()
         thread.join()
         listener.close()
+
+
+def whole_request(peer: socket.socket) -> bytes:
+    """Head and body of a request. A socket closed with bytes unread is reset, and the answer on its way lost."""
+    request = b""
+    while b"\r\n\r\n" not in request:
+        request += peer.recv(65536) or b"\r\n\r\n"
+    head, _, body = request.partition(b"\r\n\r\n")
+    length = next((int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0)
+    while len(body) < length and (more := peer.recv(65536)):
+        body += more
+    return head
 
 
 def says(*pieces: bytes) -> Callable[[socket.socket, threading.Event], None]:
@@ -118,6 +130,11 @@ def test_answers_nested_without_end_are_nonsense_and_no_traceback(levels: int) -
         assert not answer.error or levels > 1000
     with serving(says(b"HTTP/1.1 400 Bad\r\nConnection: close\r\n\r\n", body)) as (url, _):
         assert ServerClient(url).chat({}).error == "The server answered 400 without a reason."
+
+
+def test_a_refusal_cut_off_before_its_reason_still_says_the_status() -> None:
+    with serving(says(b"HTTP/1.1 400 Bad\r\nContent-Length: 500\r\n\r\n", b'{"message": "the inp')) as (url, _):
+        assert ServerClient(url).chat({}).error == "The server answered 400 and hung up before it said why."
 
 
 @pytest.mark.parametrize("piece", [b"x" * 65536, b"data: y\n" * 8192, b": ping\n\n" * 8192])
