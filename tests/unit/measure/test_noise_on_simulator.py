@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from virtual_rounds import virtual_round
 
@@ -8,10 +10,12 @@ from tuner.measure.stats import by_repeat, stat
 from tuner.rounds.model import ChangeVerdict
 from tuner.rounds.noise import compare_measured
 
-#: The default number of requests and repeats, with the noise that the issue of the comparison names. All of 100 seeds
-#: give 96 within noise and 94 found; here are the first.
+#: The default number of requests and repeats; 5 % of noise from request to request, 2 % from round to round.
 LOAD = Load(input_tokens=512, output_tokens=12)
-TRIALS = 8
+#: Pairs of rounds: the first of the seeds, or all of them (100, by hand).
+TRIALS = int(os.environ.get("TUNER_TRIALS", "8"))
+#: Of 100 pairs that are the same, this share is to be called so; of 100 that differ by a tenth, the lower one.
+SHARE = {1.0: 0.95, 1.1: 0.90}
 
 
 def measured(seed: int, slower: float = 1.0) -> dict[str, Stat]:
@@ -27,4 +31,6 @@ def test_rounds_on_the_simulators_scheduler_are_told_apart_by_a_tenth_and_not_by
     pairs = [(measured(3 * n + 1), measured(3 * n + 2, slower)) for n in range(TRIALS)]
     for field in ("ttft_s", "itl_s"):
         verdicts = [compare_measured(old[field], new[field], "p50") for old, new in pairs]
-        assert verdicts.count(wanted) >= TRIALS - 1, (field, verdicts)
+        right = verdicts.count(wanted)
+        print(f"{field}, {slower} times as long: {right} of {TRIALS} {wanted}")
+        assert right >= min(TRIALS * SHARE[slower], TRIALS - 1), (field, verdicts)
