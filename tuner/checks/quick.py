@@ -56,6 +56,8 @@ FULL_SET = (
 
 #: Enough for a short thought; a model that still thinks then is not called broken, and not called well either.
 _MAX_TOKENS = 512
+#: One short sentence; weights that never stop would otherwise take a third of the set's half minute here.
+_SHORT_TOKENS = 128
 #: All of a set. Generous: a cold server compiles inside them.
 _BUDGET_S = 300.0
 _FULL_BUDGET_S = 900.0
@@ -124,14 +126,16 @@ def full_set(client: Client, *, budget_s: float = _FULL_BUDGET_S, **known: Any) 
 
 def _chat(name: str) -> Check:
     def check(bench: Bench) -> CheckResult:
-        body = _REQUESTS[name](secrets.token_hex(4), bench.chat.max_tokens)
+        limit = min(_SHORT_TOKENS, bench.chat.max_tokens) if name == NON_THINKING else bench.chat.max_tokens
+        body = _REQUESTS[name](secrets.token_hex(4), limit)
         sent = str(body["messages"][0]["content"])
         if bench.held.stop.is_set():
             return not_done(name, sent, bench.held, 0.0)
         seen = bench.ask(body, stream=name == STREAMED_TOOL_CALL)
         if bench.broken_off(seen):
             return not_done(name, sent, bench.held, seen.seconds)
-        return msgspec.structs.replace(judge_chat(name, seen, bench.chat), sent=sent)
+        asked = msgspec.structs.replace(bench.chat, max_tokens=limit)
+        return msgspec.structs.replace(judge_chat(name, seen, asked), sent=sent)
 
     return check
 

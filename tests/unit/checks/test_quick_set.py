@@ -173,6 +173,12 @@ def test_a_silent_server_uses_up_the_time_and_no_more() -> None:
     assert {r.reason for r in results} == {"The time for the checks (0.2 s) was used up."}
 
 
+def test_weights_that_never_stop_do_not_use_up_the_half_minute_on_one_short_sentence() -> None:
+    client = GoodServer()
+    quick_set(client, model="m", facts=FACTS, flags=FLAGS)
+    assert [body["max_tokens"] for body in client.chats] == [512, 128, 512]
+
+
 def test_a_cache_turned_off_is_not_asked_at_all() -> None:
     client = GoodServer()
     results = quick_set(client, model="m", facts=FACTS, flags={**FLAGS, "disable_radix_cache": True})
