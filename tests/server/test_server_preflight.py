@@ -101,6 +101,27 @@ def test_the_command_is_exact_and_its_interpreter_comes_first(
     assert spec.round_name == "r4"
 
 
+def test_a_launcher_stands_in_front_and_what_lies_behind_it_is_not_checked(home: Home, port: int) -> None:
+    recipe = Recipe(
+        python="/only/in/the/container/python",
+        flags={"model_path": "/only/in/the/container/模型", "port": port},
+        tuner=TunerSettings(launcher="env -u 'A B' FRONT=1"),
+    )
+    environ = {"PATH": os.environ["PATH"]}
+    spec = launch_spec(recipe, home, environ)
+    assert spec.argv[:6] == ("env", "-u", "A B", "FRONT=1", "/only/in/the/container/python", "-m")
+    (found,) = preflight(recipe, spec, [CARD], home)
+    assert found.id is FindingId.BEHIND_LAUNCHER
+    assert found.severity is Severity.NOTE
+    assert found.evidence == ("env -u 'A B' FRONT=1",)
+
+
+def test_a_launcher_that_is_not_there_is_refused(home: Home, port: int) -> None:
+    recipe = Recipe(flags={"port": port}, tuner=TunerSettings(launcher="no-such-launcher --x"))
+    with pytest.raises(StartRefused, match="no command no-such-launcher"):
+        launch_spec(recipe, home, {"PATH": os.environ["PATH"]})
+
+
 def test_the_stand_in_gets_its_switches_and_its_card(home: Home, port: int) -> None:
     recipe = Recipe(
         python=SIMULATOR,

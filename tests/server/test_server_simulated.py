@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+import msgspec
+import psutil
 import pytest
 
 from tuner.paths import Home
@@ -43,6 +45,20 @@ def simulated(home: Home, port: int) -> Supervisor:
         stop_times=StopTimes(drain_s=10, force_s=1.0, children_s=1.0, settle_s=1.0),
         ready_times=ReadyTimes(poll_s=0.05),
     )
+
+
+def test_a_server_behind_a_launcher_starts_answers_and_ends_with_it(
+    simulated: Supervisor, home: Home, port: int
+) -> None:
+    behind = recipe(port)
+    behind = msgspec.structs.replace(behind, tuner=msgspec.structs.replace(behind.tuner, launcher="nice -n 1"))
+    handle = simulated.start(launch_spec(behind, home, dict(os.environ)))
+    outcome = simulated.wait_ready(handle)
+    assert outcome.state is ReadyState.READY, outcome
+    assert outcome.unverified == ""
+    assert psutil.Process(handle.pid).nice() == os.nice(0) + 1
+    assert simulated.stop(handle).stopped
+    assert family(handle) == []
 
 
 def start(supervisor: Supervisor, home: Home, wanted: Recipe) -> ServerHandle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
 import msgspec
@@ -88,9 +89,22 @@ def checked_setting(section: str, name: str, value: Any) -> Any:
     references.check(value, place)
     if name == "python" and references.names(value):
         raise RecipeError(f"{place} is {shown_value(value)}; it takes the path of an interpreter, without variables.")
+    if name == "launcher":
+        _check_command(place, value)
     if redact(value) != value:
         raise literal_secret(place, "NAME")
     return value
+
+
+def _check_command(place: str, value: str) -> None:
+    if references.names(value):
+        raise RecipeError(f"{place} is {shown_value(value)}; it takes a command, without variables.")
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = []
+    if not words:
+        raise RecipeError(f"{place} is {shown_value(value)}; it takes a command, with every quote closed.")
 
 
 def _at(place: str, name: str, sentence: str) -> str:

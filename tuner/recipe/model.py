@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ class TunerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: SGLang version to plan for when it cannot be read.
     sglang_version: str | None = None
     headroom_gib: float | None = None
+    #: Words in front of the interpreter, as in a shell: "srun --gres=gpu:1", "docker run --rm --gpus all IMAGE".
+    launcher: str | None = None
     #: What an answer must keep to count as good in a measurement: time to first token, mean time between tokens.
     slo_ttft_s: float | None = None
     slo_itl_ms: float | None = None
@@ -66,6 +69,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     def simulated(self) -> bool:
         """Whether a start of this recipe starts the stand-in."""
         return self.python == SIMULATOR
+
+    @property
+    def launcher(self) -> tuple[str, ...]:
+        """Words of the command in front of the interpreter; empty when the server is started directly."""
+        return tuple(shlex.split(self.tuner.launcher or ""))
 
     @property
     def model_path(self) -> str:

@@ -45,12 +45,12 @@ def loads_script(text: str, name: str = "") -> Imported:
     Of several the first counts. ``$NAME`` of the script's own is filled in, any other stays as ``${NAME}``.
     """
     head, carried = read_marks(text)
-    found = _servers(text, {}, 0)
+    base = with_carried(Recipe(name=name), carried)
+    found = _servers(text, {}, 0, base.launcher)
     if not found:
         raise RecipeError(
             f"{name or 'The command'} starts no SGLang: there is neither python -m {MODULE} nor sglang serve in it."
         )
-    base = with_carried(Recipe(name=name), carried)
     read = read_command(found[0], Recipe(name=name, tuner=base.tuner))
     remarks = list(read.remarks)
     if any(other.flags != found[0].flags for other in found[1:]):
@@ -71,8 +71,12 @@ def read_command(command: ServerCommand, base: Recipe) -> Imported:
     return Imported(recipe=with_interpreter(recipe, python) if python else recipe, remarks=tuple(remarks))
 
 
-def server_command(words: Sequence[str]) -> ServerCommand | None:
-    """The words of a process or command cut where a server's flags begin, or None when they start none."""
+def server_command(words: Sequence[str], launcher: Sequence[str] = ()) -> ServerCommand | None:
+    """The words of a process or command cut where a server's flags begin, or None when they start none.
+
+    ``launcher`` are words that the recipe puts in front of its interpreter: they are no part of what is read.
+    """
+    words = _without(words, launcher)
     for at, word in enumerate(words):
         after = words[at + 1] if at + 1 < len(words) else ""
         if word == "-m" and after in (MODULE, SIMULATOR_MODULE):
@@ -83,6 +87,14 @@ def server_command(words: Sequence[str]) -> ServerCommand | None:
             folder = word.rpartition("/")[0]
             return _command([*words[:at], f"{folder}/python" if folder else ""], words[at + 2 :])
     return None
+
+
+def _without(words: Sequence[str], launcher: Sequence[str]) -> Sequence[str]:
+    count = len(launcher)
+    for at in range(len(words) - count + 1 if count else 0):
+        if list(words[at : at + count]) == list(launcher):
+            return [*words[:at], *words[at + count :]]
+    return words
 
 
 def _command(before: Sequence[str], flags: Sequence[str], *, simulated: bool = False) -> ServerCommand:
@@ -117,7 +129,7 @@ def _interpreter(before: Sequence[str], remarks: list[str]) -> str | None:
     return python
 
 
-def _servers(text: str, known: dict[str, str], depth: int) -> list[ServerCommand]:
+def _servers(text: str, known: dict[str, str], depth: int, launcher: Sequence[str]) -> list[ServerCommand]:
     if depth > _DEEPEST:
         return []
     found: list[ServerCommand] = []
@@ -126,7 +138,7 @@ def _servers(text: str, known: dict[str, str], depth: int) -> list[ServerCommand
         plain = scope.take(words)
         if not plain:
             continue
-        server = server_command(plain) or _image_with_flags(plain)
+        server = server_command(plain, launcher) or _image_with_flags(plain)
         if server is not None:
             merged = dict(server.environment) if server.docker else {**scope.exported, **server.environment}
             found.append(msgspec.structs.replace(server, environment=merged))
@@ -134,7 +146,7 @@ def _servers(text: str, known: dict[str, str], depth: int) -> list[ServerCommand
         inner = _inner(plain)
         if inner is not None:
             container = docker_options.read(plain)
-            for command in _servers(inner, dict(scope.known), depth + 1):
+            for command in _servers(inner, dict(scope.known), depth + 1, launcher):
                 if container is not None:
                     mapped = tuple(container.outside(command.flags))
                     command = msgspec.structs.replace(

@@ -117,7 +117,7 @@ def to_shell(recipe: Recipe, comments: Sequence[str] = ()) -> str:
     exported = {name: value for name, value in later if references.names(value) and name not in _KEPT_BY_BASH}
     passed = [f"{name}={quoted(value)}" for name, value in later if name not in exported]
     command = ["exec env", *passed, ""] if passed else ["exec "]
-    command[-1] += f'"$tuner_python" -m {module}'
+    command[-1] += " ".join([*map(quoted, recipe.launcher), f'"$tuner_python" -m {module}'])
     options = by_option(words, quoted)
     exports = "".join(f"export {name}={quoted(value)}\n" for name, value in exported.items())
     start = " \\\n  ".join([*command, *options, '7>&- 8>&- >>"$tuner_log" 2>&1'])

@@ -71,9 +71,9 @@ def to_unit(recipe: Recipe, comments: Sequence[str] = ()) -> str:
         for name in needed
     ]
     before = ["/usr/bin/env", *(f"{name}={value}" for name, value in referring.items())] if referring else []
-    if not before and not python.startswith(("/", "${HOME}/")):
+    if not before and not (recipe.launcher or (python,))[0].startswith(("/", "${HOME}/")):
         before = ["/usr/bin/env"]
-    start = [*(_word(word) for word in before), _word(python), "-m"]
+    start = [*(_word(word) for word in (*before, *recipe.launcher)), _word(python), "-m"]
     start.append(SIMULATOR_MODULE if recipe.simulated else MODULE)
     lines.append("ExecStart=" + " \\\n  ".join([" ".join(start), *by_option(words, _word)]))
     lines += ["Restart=on-failure", "RestartSec=15", "TimeoutStopSec=120", "KillMode=mixed", "LimitMEMLOCK=infinity"]
@@ -101,7 +101,7 @@ def loads_unit(text: str, name: str = "") -> Imported:
         raise RecipeError(f"{called} has no ExecStart under [Service]: it starts nothing.")
     words = split(starts[0].lstrip("@-:+!"), dollars=True)
     base = with_carried(Recipe(name=name), carried)
-    command = server_command(words)
+    command = server_command(words, base.launcher)
     if command is None:
         inner = next((word for word in words if MODULE in word or "sglang serve" in word), None)
         if inner is None:

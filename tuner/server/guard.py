@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -70,6 +71,9 @@ def _command_findings(
     yield from problems
     if recipe.simulated or problems or recipe.python is None:
         return
+    if recipe.launcher:
+        yield _behind_launcher(recipe)
+        return
     python = resolve_interpreter(recipe.python, environment) or recipe.python
     interpreter = inspect_interpreter(python, home, environment)
     if not interpreter.has_sglang:
@@ -83,6 +87,17 @@ def _command_findings(
         return
     yield from _tool_findings(recipe, interpreter, python, environment)
     yield from _driver_findings(interpreter, driver)
+
+
+def _behind_launcher(recipe: Recipe) -> Finding:
+    return Finding(
+        id=FindingId.BEHIND_LAUNCHER,
+        severity=Severity.NOTE,
+        title=f"The server starts through {recipe.launcher[0]}: its interpreter, tools and driver are not checked.",
+        evidence=(clip(plain(shlex.join(recipe.launcher)), _SHOWN_CELLS),),
+        remedy="Make sure that it stays in front until the server ends, passes signals on, and passes the variables of "
+        "[environment].",
+    )
 
 
 def _driver_findings(interpreter: Interpreter, driver: str | None) -> Iterator[Finding]:
@@ -124,6 +139,8 @@ def _model_findings(recipe: Recipe) -> Iterator[Finding]:
     if recipe.simulated:
         return
     path = recipe.model_path
+    if recipe.launcher and path and there(path) is None:
+        return  # a container has folders of its own
     folder = there(path)
     if not path:
         title = "The recipe names no model."

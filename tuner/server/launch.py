@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import subprocess
 import sys
 import time
@@ -38,6 +39,9 @@ def launch_spec(recipe: Recipe, home: Home, environ: Mapping[str, str], round_na
     environment = {**environ, **resolve_environment(recipe, environ)}
     if recipe.simulated:
         command = [sys.executable, "-m", "tuner.sim", *resolve_argv(recipe, environ), *_stand_in(recipe, home)]
+    elif recipe.launcher:
+        # What it runs, and where, is the launcher's: the interpreter is named as the recipe names it.
+        command = [recipe.python or "python3", "-m", "sglang.launch_server", *resolve_argv(recipe, environ)]
     else:
         python = resolve_interpreter(recipe.python or "", environment) or ""
         # Helpers such as ninja lie beside the interpreter; an activated environment of another kind must not win.
@@ -47,7 +51,7 @@ def launch_spec(recipe: Recipe, home: Home, environ: Mapping[str, str], round_na
     environment["PYTHONUNBUFFERED"] = "1"
     environment.update(proxies.kept_off(environment, recipe.host))
     return LaunchSpec(
-        argv=tuple(command),
+        argv=(*recipe.launcher, *command),
         environment=environment,
         host=recipe.host,
         port=recipe.port,
@@ -64,8 +68,17 @@ def _stand_in(recipe: Recipe, home: Home) -> list[str]:
 
 
 def interpreter_findings(recipe: Recipe, environ: Mapping[str, str]) -> tuple[Finding, ...]:
-    """What is wrong with ``[server] python``, before the interpreter is asked anything."""
-    if recipe.simulated:
+    """What is wrong with ``[server] python`` and the command in front of it, before either is asked anything."""
+    if recipe.launcher and shutil.which(recipe.launcher[0], path=environ.get("PATH")) is None:
+        return (
+            Finding(
+                id=FindingId.TOOL_CHAIN_MISSING,
+                severity=Severity.FATAL,
+                title=f"There is no command {recipe.launcher[0]}, which is to start the server.",
+                remedy="Correct launcher under [tuner], or leave it out to start the interpreter directly.",
+            ),
+        )
+    if recipe.simulated or recipe.launcher:
         return ()
     if not recipe.python:
         return (

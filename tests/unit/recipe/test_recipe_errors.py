@@ -32,6 +32,8 @@ SETTINGS = '{"runtime": {"max_running_requests": 3, "schedule_policy": "lpm"}, "
         ("[env]\n\"A B\" = \"x\"\n", "is no name of an environment variable"),
         ("[env]\nA = true\n", "env.A is true; an environment variable takes a text in quotes."),
         ("[env]\nA = \"${1X}\"\n", "holds ${ without a variable name"),
+        ("[tuner]\nlauncher = \"srun 'a\"\n", "tuner.launcher is \"srun 'a\"; it takes a command, with every quote"),
+        ("[tuner]\nlauncher = \"${A}\"\n", "tuner.launcher is \"${A}\"; it takes a command, without variables."),
         ("[tuner]\nheadroom_gib = \"4\"\n", "tuner.headroom_gib is \"4\"; it takes a number of at least 0."),
         ("[tuner]\nsglang_version = \"new\"\n", "it takes a version such as \"0.5.17\"."),
         ("[memory\n", "The file is not valid TOML at line 1, column 8:"),

@@ -27,6 +27,7 @@ from tuner.recipe import (
     to_argv,
     to_shell,
 )
+from tuner.recipe.script_file import loads_script
 
 HELP = Path(__file__).parents[2] / "data" / "help-0.5.17.txt"
 
@@ -241,6 +242,20 @@ def test_the_start_script_starts_the_interpreter_with_its_folder_first(
     assert "ARGS -m sglang.launch_server --model-path /models/it's a b --port" in said
     assert "--api-key k" in said and "CUDA 3" in said
     assert f"PATH {path.parent / '环境 bin'}:/usr/bin" in said
+
+
+@bash
+def test_a_launcher_stands_in_front_in_the_start_script_too(script: tuple[Path, Path, dict[str, str]]) -> None:
+    path, logs, environ = script
+    recipe = loads_script(path.read_text(encoding="utf-8")).recipe
+    behind = msgspec.structs.replace(recipe, tuner=TunerSettings(launcher="env 'FRONT=a b'"))
+    text = to_shell(behind)
+    assert loads_script(text).recipe.tuner == behind.tuner
+    path.write_text(text, encoding="utf-8")
+    done = subprocess.run(["bash", str(path)], env=environ, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 0, done.stderr
+    (log,) = logs.glob("*.log")
+    assert "ARGS -m sglang.launch_server" in log.read_text(encoding="utf-8")
 
 
 @bash

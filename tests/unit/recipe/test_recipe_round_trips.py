@@ -71,6 +71,7 @@ RECIPES = st.builds(
         TunerSettings,
         model_shape=st.none() | st.just("shape"),
         headroom_gib=st.none() | st.floats(0, 100),
+        launcher=st.none() | st.sampled_from(["srun --gres=gpu:1", "docker run -v '/模型 a:/m' sglang"]),
         simulator=st.dictionaries(st.sampled_from(["speed", "fault"]), st.integers(0, 9), max_size=2),
     ),
     api=st.builds(ApiSettings, timeout_seconds=st.none() | st.floats(0, 1000)),
