@@ -11,7 +11,6 @@ from tuner.recipe import Recipe, dumps_settings, dumps_toml, to_docker, to_shell
 from tuner.redact import redact
 from tuner.rounds.chart import memory_chart, samples_chart
 from tuner.rounds.model import Round
-from tuner.rounds.report import round_markdown
 from tuner.units import format_gib, format_tokens
 
 #: Those that hold a recipe, and that a recipe can be written as.
@@ -54,6 +53,8 @@ def export_recipe(recipe: Recipe, fmt: str, comments: Sequence[str] = ()) -> str
 
 def report(round_: Round, samples: Sequence[Readings] = ()) -> str:
     """A round as Markdown to share: what was asked and what came, with charts as text, without secrets."""
+    from tuner.rounds.report import round_markdown  # a megabyte that an app which writes no report does not hold
+
     parts = [f"> {_SIMULATED}", ""] if round_.simulated else []
     parts.append(round_markdown(round_).rstrip())
     for title, lines in (
