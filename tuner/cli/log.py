@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from tuner.cli.output import DONE, FAILED, UsageProblem, command, fail, json_option, print_json, say, say_findings
-from tuner.doctor import diagnose_log
+from tuner.cli.output import DONE, FAILED, UsageProblem, command, fail, json_option, print_json, say
+from tuner.cli.remedies import say_remedied
+from tuner.doctor import diagnose_log, with_remedies
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
 from tuner.units import format_gib, format_seconds, format_tokens
@@ -53,7 +54,7 @@ def _say(facts: BootFacts) -> None:
         "Weights": _parts(facts.weights_gib),
         "State slots": _count(facts.mamba_slots),
         "KV tokens": _count(facts.kv_tokens),
-        "Requests at once": _count(facts.max_running_requests),
+        "Requests": _count(facts.max_running_requests),
         "Context length": _count(facts.context_len),
         "Graphs": _parts(facts.graphs_gib),
         "Free at ready": _gib(facts.available_gib),
@@ -64,7 +65,7 @@ def _say(facts: BootFacts) -> None:
             say(f"  {name:<21}{value}")
     if facts.findings:
         say("Findings")
-        say_findings(facts.findings)
+        say_remedied(with_remedies(facts.findings, None))
 
 
 def _gib(value: float | None) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tuner.doctor.traces import AFTERMATH, ends_in_error
 from tuner.findings import Finding, FindingId, Severity
 from tuner.planner.model import HEADROOM_GIB
 from tuner.redact import redact_text
@@ -16,15 +17,7 @@ from tuner.text import plain
 
 _EVIDENCE_WIDTH = 400
 _ON = frozenset({"true", "1", "yes"})
-
-#: Lines that come after any death, or mean nothing: never the evidence of an unknown one.
-AFTERMATH = re.compile(
-    r"kill_process_tree called|[Rr]eceived sigquit|SIGQUIT received|Sleeping \d+ seconds before crash|"
-    r"No live scheduler processes|destroy_process_group\(\)|^\s*\^+\s*$|^\s*File \"|^Traceback|"
-    r"The above exception was the direct cause|During handling of the above|"
-    r"INFO:\s|Ignore import error when loading|Fail to set RLIMIT_NOFILE|UserWarning|warnings\.warn|"
-    r"TokenizersBackend after retries|Setup Custom allreduce failed|Using default .* kernel config"
-)
+_UP = (Phase.READY, Phase.STOPPING, Phase.STOPPED)
 
 
 class Seen(NamedTuple):
@@ -35,37 +28,71 @@ class Seen(NamedTuple):
 
 
 class LogCase:
-    """Facts and lines of one start. ``died``: it ended without being asked to; ``headroom_gib``: free VRAM wanted."""
+    """Facts and lines of one start.
+
+    ``died``: it is known to have ended without being asked to. ``headroom_gib``: free VRAM wanted at ready.
+    ``asked``: flags of the recipe, for what the log does not echo. ``card_gib``: memory of the whole card.
+    ``quiet_s``: seconds since the log grew, of a server that lives.
+    """
 
     def __init__(
-        self, facts: BootFacts, text_tail: Iterable[str], *, died: bool, headroom_gib: float = HEADROOM_GIB
+        self,
+        facts: BootFacts,
+        text_tail: Iterable[str],
+        *,
+        died: bool = False,
+        headroom_gib: float = HEADROOM_GIB,
+        asked: Mapping[str, Any] | None = None,
+        card_gib: float | None = None,
+        quiet_s: float | None = None,
     ) -> None:
         self.facts = facts
         self.headroom_gib = headroom_gib
-        self.died = died
+        self.asked = asked or {}
+        self.card_gib = card_gib
+        self.quiet_s = quiet_s
         tail = [record.text for line in text_tail for record in records(line)]
         self.tail = tail
         # What the reader kept comes first: a cause stands before its consequences, and a tail may have lost it.
         self.lines = tuple(dict.fromkeys((*facts.notable, *tail)))
+        came_up = facts.reached in _UP or facts.stop_asked
+        self.died = died or facts.phase is Phase.DEAD or (not came_up and ends_in_error(tail))
 
-    def find(self, pattern: re.Pattern[str]) -> Seen | None:
-        """The first line that the pattern is found in."""
+    def find(self, pattern: re.Pattern[str], *, unless: re.Pattern[str] | None = None) -> Seen | None:
+        """The first line that the pattern is found in, and ``unless`` is not."""
         for line in self.lines:
-            if match := pattern.search(line):
+            if (match := pattern.search(line)) and not (unless and unless.search(line)):
                 return Seen(line, match)
         return None
 
+    def find_after(self, seen: Seen, pattern: re.Pattern[str], most: int = 3) -> Seen | None:
+        """The first of the ``most`` lines behind ``seen`` that the pattern is found in: long lines arrive wrapped."""
+        if seen.line not in self.tail:
+            return None
+        at = self.tail.index(seen.line)
+        found = ((line, pattern.search(line)) for line in self.tail[at + 1 : at + 1 + most])
+        return next((Seen(line, match) for line, match in found if match), None)
+
     def argument(self, name: str) -> str | None:
-        """Value that the server echoed for a flag; None when unset or not known."""
-        return self.facts.server_args.get(name)
+        """Value that the server echoed for a flag, else the asked one; None when unset or not known."""
+        echoed = self.facts.server_args.get(name)
+        if echoed is not None or self.facts.server_args:
+            return echoed
+        asked = self.asked.get(name)
+        return None if asked is None or asked == "" else str(asked)
 
     def number(self, name: str) -> float | None:
         """``argument`` as a number."""
         return as_number(self.argument(name))
 
     def on(self, name: str) -> bool:
-        """Whether a switch was echoed as on."""
+        """Whether a switch was echoed, or asked, as on."""
         return (self.argument(name) or "").lower() in _ON
+
+    @property
+    def flags_known(self) -> bool:
+        """Whether the log echoes its flags, or a recipe tells them."""
+        return bool(self.facts.server_args or self.asked)
 
     @property
     def reached(self) -> Phase:
@@ -94,7 +121,7 @@ def finding(
     *,
     evidence: Iterable[str] = (),
     remedy: str,
-    flags: dict[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
 ) -> Finding:
     """A finding whose evidence is safe to show: no escape sequences, no secrets, not endless."""
     return Finding(
@@ -103,7 +130,7 @@ def finding(
         title=title,
         evidence=tuple(_shown(line) for line in evidence if line.strip()),
         remedy=remedy,
-        flags=flags or {},
+        flags=dict(flags or {}),
     )
 
 
@@ -121,3 +148,6 @@ def as_number(value: Any) -> float | None:
 def _shown(line: str) -> str:
     text = redact_text(plain(line)).strip()
     return text if len(text) <= _EVIDENCE_WIDTH else text[: _EVIDENCE_WIDTH - 1] + "…"
+
+
+__all__ = ["AFTERMATH", "LogCase", "Seen", "as_number", "finding"]

@@ -7,9 +7,14 @@ from collections.abc import Callable
 
 from tuner.doctor.case import as_number, finding
 from tuner.doctor.fraction import fraction_above
+from tuner.doctor.headroom import headroom_severity
+from tuner.doctor.parsers import parsers_unfit
+from tuner.doctor.sizes import more_kv, pools_of_plan
+from tuner.doctor.upstream import host_tier_fault
 from tuner.findings import Finding, FindingId, Severity
 from tuner.modelcard import Family
 from tuner.planner.model import GIB, Plan, PlanInputs
+from tuner.planner.preflight import flag_conflicts
 from tuner.planner.strategy import NO_BUFFER, RADIX_OFF, UNRESOLVED
 from tuner.units import format_gib, format_tokens
 
@@ -84,7 +89,7 @@ def _requests_capped(inputs: PlanInputs, plan: Plan) -> Finding | None:
     )
 
 
-def _pool_below_context(_inputs: PlanInputs, plan: Plan) -> Finding | None:
+def _pool_below_context(inputs: PlanInputs, plan: Plan) -> Finding | None:
     if not plan.fits or plan.kv_tokens >= plan.context_len * (1 + _THIN):
         return None
     evidence = (
@@ -99,6 +104,7 @@ def _pool_below_context(_inputs: PlanInputs, plan: Plan) -> Finding | None:
             evidence=evidence,
             remedy="Give KV more (smaller mamba_full_memory_ratio, fp8 KV, higher fraction), or set context_length to "
             "what you need.",
+            flags=more_kv(pools_of_plan(inputs, plan), plan.context_len),
         )
     return finding(
         FindingId.POOL_BELOW_CONTEXT,
@@ -139,7 +145,7 @@ def _low_headroom(inputs: PlanInputs, plan: Plan) -> Finding | None:
         lower = math.floor((fraction - (line - plan.ready_free_gib) / before) * 100) / 100
     return finding(
         FindingId.LOW_HEADROOM,
-        Severity.WARNING,
+        headroom_severity(plan.ready_free_gib, line),
         f"Only {format_gib(plan.ready_free_gib)} would stay free, {format_gib(line)} are wanted.",
         evidence=(f"lowest point of the start: {format_gib(plan.lowest_free_gib)} free",),
         remedy="Lower mem_fraction_static: long prompts and compilations take memory outside the pools.",
@@ -211,6 +217,19 @@ def _states_not_hybrid(inputs: PlanInputs, _plan: Plan) -> Finding | None:
     )
 
 
+def _parsers(inputs: PlanInputs, _plan: Plan) -> Finding | None:
+    def chosen(name: str) -> str | None:
+        value = inputs.flags.get(name)
+        return None if value in (None, "") else str(value)
+
+    return parsers_unfit(inputs.shape.architecture, chosen)
+
+
+def _host_tier(inputs: PlanInputs, _plan: Plan) -> Finding | None:
+    asked = inputs.flags.get("enable_hierarchical_cache")
+    return host_tier_fault() if asked and inputs.shape.family is not Family.PLAIN else None
+
+
 def _metrics_off(inputs: PlanInputs, _plan: Plan) -> Finding | None:
     if inputs.flags.get("enable_metrics"):
         return None
@@ -233,5 +252,15 @@ RULES: tuple[Rule, ...] = (
     _low_headroom,
     _spec_eats_pool,
     _prefix_cache,
+    _host_tier,
+    _parsers,
     _metrics_off,
 )
+
+_ORDER = {Severity.FATAL: 0, Severity.WARNING: 1, Severity.NOTE: 2}
+
+
+def plan_findings(inputs: PlanInputs, plan: Plan) -> tuple[Finding, ...]:
+    """Everything of a plan, worst first."""
+    found = [*flag_conflicts(inputs), *(f for rule in RULES if (f := rule(inputs, plan)))]
+    return tuple(sorted(found, key=lambda f: _ORDER[f.severity]))

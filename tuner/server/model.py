@@ -72,6 +72,8 @@ class ReadyOutcome(msgspec.Struct, frozen=True, kw_only=True):
     exit_status: int | None = None
     phase_seconds: dict[str, float] = {}
     last_lines: tuple[str, ...] = ()
+    #: Since the log last grew, seconds.
+    quiet_s: float = 0.0
     #: What could not be verified of a server that is ready, one sentence; empty when nothing.
     unverified: str = ""
 

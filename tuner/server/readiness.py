@@ -285,5 +285,6 @@ class ReadyWait:
             exit_status=children.reap(self._handle.pid),
             phase_seconds={str(phase): s for phase, s in seconds.items()},
             last_lines=tuple(lines[-_KEPT_LINES:]),
+            quiet_s=now - self._grew_at,
             unverified=self._unverified() if state is ReadyState.READY else "",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,11 +11,12 @@ import msgspec
 from tuner.doctor import diagnose_log
 from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home
+from tuner.planner.model import HEADROOM_GIB
 from tuner.planner.accuracy import accuracy
 from tuner.rounds.model import Round, RoundState
 from tuner.server.machine import died_of_full_disk
 from tuner.server.model import ReadyOutcome, ReadyState, ServerHandle
-from tuner.serverlog.model import Phase
+from tuner.serverlog.model import BootFacts, Phase
 from tuner.session.bench import Bench, Publish
 from tuner.session.bootlog import read_log
 from tuner.session.events import Found, ServerStopped
@@ -22,6 +24,8 @@ from tuner.session.events import Found, ServerStopped
 CHECKING = "checks"
 #: From a scheduler's crash to the end of the server (0.5.17: 5 s).
 _DYING_S = 8.0
+#: What is found when a log names no cause.
+_NO_CAUSE = (FindingId.UNKNOWN, FindingId.SILENT_END)
 
 
 def refused(round_: Round, found: tuple[Finding, ...], publish: Publish) -> Round:
@@ -41,7 +45,8 @@ def refused(round_: Round, found: tuple[Finding, ...], publish: Publish) -> Roun
 def started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> Round:
     """The round once its start came to an end, good or bad; ``vram_mib`` as in ``Round``."""
     facts = outcome.facts
-    found = diagnose_log(facts, outcome.last_lines, died=outcome.state is ReadyState.DIED)
+    quiet_s = outcome.quiet_s if outcome.state is ReadyState.TIMED_OUT else None
+    found = _diagnosed(round_, facts, outcome.last_lines, died=outcome.state is ReadyState.DIED, quiet_s=quiet_s)
     state = {
         ReadyState.READY: RoundState.CHECKING,
         ReadyState.DIED: RoundState.FAILED,
@@ -66,6 +71,23 @@ def started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> R
     )
 
 
+def _diagnosed(
+    round_: Round, facts: BootFacts, tail: Sequence[str], *, died: bool, quiet_s: float | None = None
+) -> tuple[Finding, ...]:
+    """What the log of ``round_`` tells, with what the round knows beside it."""
+    plan = round_.plan
+    wanted = plan.headroom_line_gib if plan is not None else round_.recipe.tuner.headroom_gib
+    return diagnose_log(
+        facts,
+        tail,
+        died=died,
+        headroom_gib=HEADROOM_GIB if wanted is None else wanted,
+        asked=round_.recipe.flags,
+        card_gib=plan.card_gib if plan is not None else None,
+        quiet_s=quiet_s,
+    )
+
+
 def _last_phase(outcome: ReadyOutcome) -> str:
     phases = [p for p in outcome.phase_seconds if p not in (Phase.DEAD, Phase.STOPPED, Phase.STOPPING)]
     return phases[-1] if phases else str(outcome.facts.phase)
@@ -74,7 +96,7 @@ def _last_phase(outcome: ReadyOutcome) -> str:
 def perhaps_of_full_disk(home: Home, round_: Round) -> Round:
     """A death whose log names no cause, on a full disk: the log may end before the cause."""
     full = died_of_full_disk(home)
-    named = [f for f in round_.findings if f.severity is Severity.FATAL and f.id is not FindingId.UNKNOWN]
+    named = [f for f in round_.findings if f.severity is Severity.FATAL and f.id not in _NO_CAUSE]
     if full is None or named:
         return round_
     rest = (f for f in round_.findings if f.severity is not Severity.FATAL)
@@ -84,7 +106,7 @@ def perhaps_of_full_disk(home: Home, round_: Round) -> Round:
 def not_ours(sentence: str) -> Finding:
     """The finding on what could not be verified of a server that is ready."""
     return Finding(
-        id=FindingId.UNKNOWN,
+        id=FindingId.BEHIND_LAUNCHER,
         severity=Severity.WARNING,
         title=sentence,
         remedy="After a stop, look whether the port is free; stop the rest with the program that started it.",
@@ -102,7 +124,7 @@ def died_while_checked(bench: Bench, round_: Round, handle: ServerHandle, publis
         return round_
     facts, tail = read_log(Path(handle.log_path))
     publish(ServerStopped(bench.supervisor.stop(handle, publish, drain=False)))
-    found = diagnose_log(facts, tail, died=True) if facts is not None else ()
+    found = _diagnosed(round_, facts, tail, died=True) if facts is not None else ()
     for finding in found:
         publish(Found(finding))
     worst = next((f for f in found if f.severity is Severity.FATAL), None)

@@ -157,3 +157,26 @@ def test_what_is_in_effect_as_asked_raises_nothing(asked, effective):
 def test_draft_tokens_that_sglang_sets_itself_are_explained():
     (one,) = diagnose_round({"speculative_num_draft_tokens": 8}, {"speculative_num_draft_tokens": 4}, BootFacts())
     assert "speculative_num_steps + 1" in one.remedy
+
+
+def test_parsers_of_another_family_are_told_before_the_start():
+    fitting = {"tool_call_parser": "qwen3_coder", "reasoning_parser": "qwen3"}
+    assert FindingId.PARSER_MISMATCH not in found(R01 | fitting)
+    assert FindingId.PARSER_MISMATCH not in found(R01)
+    wrong = found(R01 | fitting | {"tool_call_parser": "qwen25"})[FindingId.PARSER_MISMATCH]
+    assert (wrong.severity, wrong.flags) == (Severity.WARNING, {"tool_call_parser": "qwen3_coder"})
+    alone = found(R01 | {"reasoning_parser": "qwen3"})[FindingId.PARSER_MISMATCH]
+    assert (alone.severity, alone.flags) == (Severity.NOTE, {"tool_call_parser": "qwen3_coder"})
+
+
+def test_a_cache_tier_in_host_memory_is_a_known_fault_with_states_only():
+    tier = {"enable_hierarchical_cache": True}
+    assert found(R01 | tier)[FindingId.UPSTREAM_FAULT].flags == {"enable_hierarchical_cache": None}
+    dense = {"mem_fraction_static": 0.8, "enable_metrics": True} | tier
+    assert FindingId.UPSTREAM_FAULT not in found(dense, "qwen3-dense-small")
+
+
+def test_a_pool_below_the_context_comes_with_the_change_that_mends_it():
+    short = R01 | {"mamba_full_memory_ratio": 2.5}
+    mended = found(short)[FindingId.POOL_BELOW_CONTEXT]
+    assert plan(inputs(short | mended.flags)).kv_tokens >= 262_144
