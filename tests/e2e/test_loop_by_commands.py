@@ -37,6 +37,14 @@ def test_two_rounds_are_compared_exported_and_run_again(user: User) -> None:
     assert [r["name"] for r in user.json("rounds")] == ["r3", "r2", "r1"]
 
 
+def test_the_last_good_round_is_run_again_by_that_name(user: User) -> None:
+    assert "no round is good" in user.run("run", "good", status=2).stderr.lower()
+    user.simulate("--set", "mamba_full_memory_ratio=0.4", "--stop-after")
+    again = user.json("run", "good", "--stop-after")
+    assert again["state"] == "verified"
+    assert again["recipe"]["flags"]["mamba_full_memory_ratio"] == 0.4
+
+
 def test_the_plan_before_is_the_pools_after(user: User) -> None:
     plan = user.json("plan", "demo")
     round_ = user.simulate("demo", "--stop-after")

@@ -63,6 +63,7 @@ def test_campaign_of_kills_leaves_an_adopted_server_or_none(seeds: range, home: 
             killed = process.wait() == -how
         told[how.name] += 1
         session = Session(home, os.environ)
+        session.settle()
         try:
             # A process still at the gate of its start, or one that had just been told to end, needs a moment.
             known = _known(session.running(port))

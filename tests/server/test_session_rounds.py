@@ -325,6 +325,7 @@ def test_a_round_lost_in_its_checks_says_so(session: Session, recipe: Callable[.
     lost = msgspec.structs.replace(round_, state=RoundState.CHECKING, phase="checks", runner_pid=None)
     session.history.save(lost)
     again = Session(session.home, os.environ)
+    again.settle()
     try:
         settled = again.history.get(1)
         assert (settled.state, settled.phase) == (RoundState.UNVERIFIED, "checks")
@@ -341,6 +342,7 @@ def test_orphans_of_a_dead_server_are_no_server(session: Session, recipe: Callab
     main.wait(10)
     session.history.save(msgspec.structs.replace(round_, state=RoundState.CHECKING, runner_pid=None))
     again = Session(session.home, os.environ)
+    again.settle()
     try:
         assert again.history.get(1).state is RoundState.FAILED
         outcome = again.stop(publish=Watcher())

@@ -16,12 +16,17 @@ _COMMANDS = {
     "demo": ("screen", "Open the terminal app on a stand-in server, on any machine."),
     "plan": ("plan", "Say what a start would give: both pools, before it."),
     "solve": ("solve", "Say which flags give what is needed: agents, inputs, warm conversations."),
+    "advise": ("advise", "Say what to try after a round, ranked, or that it is good enough."),
     "log": ("log", "Say what a server log says."),
+    "doctor": ("doctor", "Say what is wrong and what to do, with the flags to set."),
     "run": ("run", "Run one round: start, check, record."),
+    "auto": ("auto", "Go from a need to a server that was seen to meet it, in few rounds."),
     "verify": ("check", "Check the running server again: quickly, fully, or through a gateway."),
     "measure": ("measure", "Measure the running server: load, physics, one flag against another."),
     "stop": ("run", "Stop the running server and make sure that nothing is left."),
     "status": ("status", "Say what runs now and how it does."),
+    "watch": ("watch", "Print a line a second about the running server."),
+    "attach": ("attach", "Open the terminal app on a server that is not ours, read-only."),
     "rounds": ("history", "List the rounds, or those that are like something."),
     "show": ("history", "Show one round."),
     "diff": ("history", "Show what changed between rounds."),
@@ -34,6 +39,7 @@ _COMMANDS = {
     "export": ("files", "Write a round as a file."),
     "presets": ("files", "List the presets."),
     "flags": ("flags", "Say what a flag does, what it may be, which pool it moves."),
+    "guide": ("guide", "Read how the two pools work, each screen, answers from the field, every finding."),
 }
 
 

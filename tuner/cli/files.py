@@ -9,13 +9,14 @@ from typing import Any
 import click
 import msgspec
 
-from tuner.cli.history import find_round, opened
+from tuner.cli.history import opened
+from tuner.cli.named import find_round
 from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say
 from tuner.paths import Home, list_presets, packaged_presets
 from tuner.recipe import Imported, Recipe, RecipeError, load, load_file, loads_settings, read_text, to_argv
 from tuner.recipe.files import file_text
 from tuner.recipe.toml_file import LONGEST
-from tuner.session.export import FORMATS, RECIPE_FORMATS, export, export_recipe
+from tuner.session.export import FORMATS, RECIPE_FORMATS, export, export_recipe, write_file
 
 _STANDARD_INPUT = "-"
 
@@ -50,7 +51,7 @@ def import_command(
     text = export_recipe(recipe, fmt, read.head)
     saved = _save(name, recipe, read.head, replace=replace) if name else None
     if output:
-        write(output, text, replace=replace)
+        write(output, text, fmt, replace=replace)
     if as_json:
         print_json(
             {
@@ -179,7 +180,7 @@ def _save(name: str, recipe: Recipe, head: tuple[str, ...], *, replace: bool) ->
     path = folder / f"{stem}.toml"
     if path.exists() and not replace:
         raise UsageProblem(f"You have a preset {stem} already: take another name, or give --replace.")
-    write(str(path), export_recipe(recipe, "toml", head), replace=True)
+    write(str(path), export_recipe(recipe, "toml", head), "toml", replace=True)
     return str(path)
 
 
@@ -196,7 +197,7 @@ def export_command(name: str, fmt: str, output: str | None, replace: bool, as_js
         round_ = find_round(history, name)
         text = export(round_, fmt, history.samples(round_.number))
     if output:
-        write(output, text, replace=replace)
+        write(output, text, fmt, replace=replace)
     if as_json:
         print_json({"round": round_.name, "format": fmt, "written": output, "text": None if output else text})
     elif output:
@@ -256,16 +257,13 @@ def measured_on(path: Path) -> str:
     return " ".join(said) or " ".join(head)
 
 
-def write(path: str, text: str, *, replace: bool = False) -> None:
+def write(path: str, text: str, fmt: str, *, replace: bool = False) -> None:
     """Writes a whole file or nothing; over another file only with ``replace``. Raises UsageProblem."""
     target = Path(path)
-    part = target.with_name(target.name + ".part")
-    content = text.encode()
     try:
-        if not replace and target.exists() and not _holds(target, content):
+        if not replace and target.exists() and not _holds(target, text.encode()):
             raise UsageProblem(f"{path} is there already and holds something else: give --replace, or another name.")
-        part.write_bytes(content)
-        part.replace(target)
+        write_file(target, text, fmt)
     except OSError as error:
         raise UsageProblem(f"{path} cannot be written: {error.strerror}.") from error
 

@@ -9,10 +9,10 @@ from tuner.cli.output import DONE, FAILED, command, fail, json_option, print_jso
 from tuner.flags import FlagInfo, catalogue, lookup, suggest
 
 _MOVES = {
-    "kv": "the KV pool",
-    "mamba": "the state pool",
+    "kv": "KV tokens (the KV pool)",
+    "mamba": "state slots (the state pool)",
     "both": "both pools",
-    "requests": "how many requests are admitted",
+    "requests": "requests (how many are admitted)",
     "none": "no pool",
 }
 _KINDS = {

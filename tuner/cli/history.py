@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import click
 import msgspec
 
-from tuner.cli.output import DONE, PLAIN_TEXT, UsageProblem, command, json_option, print_json, say
-from tuner.flags import FlagValueError, lookup, parse_value, suggest
+from tuner.cli.named import find_round
+from tuner.cli.output import DONE, PLAIN_TEXT, UsageProblem, command, json_option, print_json, say, say_if_only_readable
 from tuner.paths import Home
 from tuner.rounds.chart import measure_chart
 from tuner.rounds.diff import diff
 from tuner.rounds.history import History
 from tuner.rounds.measures import MEASURES, measure
 from tuner.rounds.model import Round, RoundState
-from tuner.rounds.pareto import front
 from tuner.rounds.report import (
     diff_markdown,
     diff_text,
@@ -29,10 +27,13 @@ from tuner.rounds.report import (
     table_markdown,
     table_text,
 )
-from tuner.rounds.search import Search
+from tuner.rounds.search import ANY, Search, read_words, with_flag
+from tuner.rounds.summary import RoundSummary
 from tuner.rounds.table import table
 
 _STATES = [str(state) for state in RoundState]
+#: A round in one of these runs, or has lost its tuner.
+_OPEN = (RoundState.STARTING, RoundState.CHECKING)
 #: Most rounds that are laid beside each other: a table of more is no table.
 _MOST_COLUMNS = 12
 
@@ -41,32 +42,11 @@ _MOST_COLUMNS = 12
 def opened() -> Iterator[History]:
     """The operator's history."""
     history = History(Home.find().database)
+    say_if_only_readable(history)
     try:
         yield history
     finally:
         history.close()
-
-
-def find_round(history: History, name: str) -> Round:
-    """The round called "r3", "3", "last" or "good" (the last good one). Raises UsageProblem."""
-    count = history.count()
-    if name == "last":
-        rounds = history.list(limit=1)
-        if not rounds:
-            raise UsageProblem("The history is empty: run a first round with tuner run.")
-        return rounds[0]
-    if name == "good":
-        good = history.last_good()
-        if good is None:
-            raise UsageProblem("No round is good yet: none is verified, and none is marked with tuner keep.")
-        return good
-    match = re.fullmatch(r"r?(\d{1,9})", name)
-    if match is None:
-        raise UsageProblem(f"{name!r} is no round: name it like r3, or last, or good.")
-    round_ = history.find(int(match[1]))
-    if round_ is None:
-        raise UsageProblem(f"There is no round r{int(match[1])}: the history holds {count} (see tuner rounds).")
-    return round_
 
 
 @click.command("rounds")
@@ -103,53 +83,81 @@ def rounds_command(
 ) -> int:
     """List the rounds, newest first: what changed, pools, checks, verdict, note.
 
-    WORDS are looked for in notes, reasons, phases, models, flags, tags and verdicts; all must be there.
+    WORDS are what the Rounds screen takes too: a state, "kept", "rejected", "simulated", "real", "front", #tag,
+    flag=value; any other word is looked for in notes, reasons, phases, models, flags and tags. All must hold.
     """
-    search = msgspec.structs.replace(
-        _flag_search(flags), words=words, states=tuple(RoundState(s) for s in states), tags=tags, verdict=verdict
-    )
+    search = _search(words, states, flags, tags, verdict, simulated, only_front=only_front)
     with opened() as history:
-        if as_json or only_front:
-            rounds = history.list(limit=limit if not only_front else -1, simulated=simulated, search=search)
-            best = front(rounds)
-            rounds = [r for r in rounds if r.number in best][:limit] if only_front else rounds
+        lines = [_settled(history, line) for line in history.summaries(limit=limit, search=search)]
         if as_json:
-            print_json([{"name": r.name, **msgspec.to_builtins(r), "pareto": r.number in best} for r in rounds])
-            return DONE
-        lines = history.summaries(limit=limit if not only_front else -1, simulated=simulated, search=search)
-        if only_front:
-            lines = [line for line in lines if line.number in best][:limit]
-        if not lines and search != Search():
+            print_json(_rounds_json(history, lines, limit, search))
+        elif not lines and search != ANY:
             say("No round is like that.")
         else:
             say(rounds_markdown(lines) if as_markdown else summaries_text(lines, _terminal_cells()))
     return DONE
 
 
+def _settled(history: History, line: RoundSummary) -> RoundSummary:
+    """The line of a round that lost its tuner as it will be closed; changed by nobody who only looks."""
+    if line.state not in _OPEN:
+        return line
+    from tuner.session.settle import seen_line  # the server's part of the tuner, for rounds that are open
+
+    return seen_line(line, history, Home.find())
+
+
+def _seen(round_: Round) -> Round:
+    if round_.state not in _OPEN:
+        return round_
+    from tuner.session.settle import seen_here  # the server's part of the tuner, for rounds that are open
+
+    return seen_here(round_, Home.find())
+
+
+def _search(
+    words: tuple[str, ...],
+    states: tuple[str, ...],
+    flags: tuple[str, ...],
+    tags: tuple[str, ...],
+    verdict: str | None,
+    simulated: bool | None,
+    *,
+    only_front: bool,
+) -> Search:
+    """What the words and the options ask for together; an option counts over a word of its kind."""
+    search = read_words(words)
+    for text in flags:
+        name, equals, value = text.partition("=")
+        search = with_flag(search, name, value if equals else None)
+    return msgspec.structs.replace(
+        search,
+        states=tuple(RoundState(s) for s in states) or search.states,
+        tags=(*search.tags, *tags),
+        verdict=verdict or search.verdict,
+        simulated=search.simulated if simulated is None else simulated,
+        front=only_front or search.front,
+    )
+
+
+def _rounds_json(
+    history: History, lines: Sequence[RoundSummary], limit: int, search: Search
+) -> list[dict[str, object]]:
+    """Rounds in full; of a damaged one its line, with why it cannot be read."""
+    front = history.front()
+    whole = {r.number: msgspec.to_builtins(_seen(r)) for r in history.list(limit=limit, search=search)}
+    told = []
+    for line in lines:
+        known = whole.get(line.number) or msgspec.to_builtins(line)
+        if line.number not in whole and not line.damaged:
+            known["damaged"] = f"{line.name} cannot be read from the history: its record has another form."
+        told.append({"name": line.name, **known, "pareto": line.number in front})
+    return told
+
+
 def _terminal_cells() -> int | None:
     """Width of the terminal; None where the output goes to a file or another program, which want all of it."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def _flag_search(flags: tuple[str, ...]) -> Search:
-    values: list[tuple[str, object]] = []
-    present: list[str] = []
-    for text in flags:
-        name, equals, value = text.partition("=")
-        info = lookup(name)
-        if info is None:
-            near = suggest(name)
-            raise UsageProblem(f"{name} is not a flag of SGLang" + (f"; perhaps {near} was meant." if near else "."))
-        if not equals:
-            present.append(info.name)
-        elif not value:
-            values.append((info.name, None))
-        else:
-            try:
-                values.append((info.name, parse_value(info, value)))
-            except FlagValueError as error:
-                raise UsageProblem(str(error)) from error
-    return Search(flags=tuple(values), with_flags=tuple(present))
 
 
 @click.command("show")
@@ -159,7 +167,7 @@ def _flag_search(flags: tuple[str, ...]) -> Search:
 def show_command(name: str, as_json: bool) -> int:
     """Show one round: what was asked, what was expected, what came. "last" is the newest, "good" the last good one."""
     with opened() as history:
-        round_ = find_round(history, name)
+        round_ = _seen(find_round(history, name))
     if as_json:
         print_json({"name": round_.name, **msgspec.to_builtins(round_)})
     else:
@@ -177,7 +185,7 @@ def diff_command(names: tuple[str, ...], as_markdown: bool, as_json: bool) -> in
     if not 2 <= len(names) <= _MOST_COLUMNS:
         raise UsageProblem(f"Name two rounds, or up to {_MOST_COLUMNS} for a table: tuner diff r1 r2.")
     with opened() as history:
-        rounds = [find_round(history, name) for name in names]
+        rounds = [_seen(find_round(history, name)) for name in names]
     if len(rounds) > 2:
         many = table(rounds)
         if as_json:

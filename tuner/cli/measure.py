@@ -26,7 +26,8 @@ from tuner.paths import Home
 from tuner.recipe import merge_set
 from tuner.recipe.model import Recipe, TunerSettings
 from tuner.rounds.ab import STARTS, Side, alternating, compared
-from tuner.rounds.model import Change, Round, RoundState
+from tuner.rounds.model import Round, RoundState
+from tuner.rounds.report import ab_text
 from tuner.session.session import Session
 from tuner.session.watching import Running, api_key
 from tuner.units import format_seconds, format_tokens
@@ -289,16 +290,6 @@ def _sides(ab: str) -> tuple[str, tuple[str, str]]:
     if values[0] == values[1]:
         raise UsageProblem("--ab needs two different values.")
     return key.strip(), (values[0], values[1])
-
-
-def ab_text(one: Side, other: Side, changes: tuple[Change, ...]) -> str:
-    """Both sides with their rounds, and each measure with its verdict."""
-    lines = [f"A {one.value}: {', '.join(one.rounds)}", f"B {other.value}: {', '.join(other.rounds)}"]
-    lines += [
-        f"  {change.name:<22}{change.old:>10,.4g}{change.new:>10,.4g}{change.change:>8}  {change.verdict}"
-        for change in changes
-    ]
-    return "\n".join(lines)
 
 
 def _side_json(side: Side) -> dict[str, Any]:

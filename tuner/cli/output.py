@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import click
 import msgspec
@@ -18,6 +18,9 @@ from tuner.recipe.model import RecipeError
 from tuner.redact import redact, redact_text
 from tuner.rounds.errors import HistoryError
 from tuner.text import plain, replaced
+
+if TYPE_CHECKING:  # a database costs time that most commands do not need
+    from tuner.rounds.history import History
 
 P = ParamSpec("P")
 
@@ -100,6 +103,12 @@ def _encodable(value: Any) -> Any:
 def say(text: str = "", *, err: bool = False) -> None:
     """A line for a person; escape sequences of logs and answers never reach the terminal."""
     click.echo(plain(text), err=err)
+
+
+def say_if_only_readable(history: History) -> None:
+    """Where the tuner's folder may not be written, what is read is all there will be."""
+    if history.only_readable:
+        say(f"The history may only be read, so nothing is kept ({history.path}).", err=True)
 
 
 def say_findings(findings: tuple[Finding, ...]) -> None:

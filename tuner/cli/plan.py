@@ -10,7 +10,17 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from tuner.cli.output import DONE, FAILED, UsageProblem, command, json_option, print_json, say, say_findings
+from tuner.cli.output import (
+    DONE,
+    FAILED,
+    UsageProblem,
+    command,
+    json_option,
+    print_json,
+    say,
+    say_findings,
+    say_if_only_readable,
+)
 from tuner.doctor import diagnose_plan
 from tuner.paths import Home
 from tuner.planner import plan as make_plan
@@ -73,7 +83,7 @@ def plan_command(
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Say what a start would give: both pools, admitted requests, longest input, VRAM by named terms."""
+    """Say what a start would give: both pools, requests, longest input, VRAM by named terms."""
     recipe = recipe_for(preset, assignments)
     inputs = inputs_for(recipe, given_from(model, sglang, free_before, free_after, boot_log))
     plan = make_plan(inputs)
@@ -127,6 +137,7 @@ def inputs_for(recipe: Recipe, given: Given) -> PlanInputs:
     from tuner.session.session import Session  # the database and the card cost time
 
     session = Session(Home.find())
+    say_if_only_readable(session.history)
     try:
         return session.planning_inputs(recipe, given)
     finally:
@@ -146,13 +157,13 @@ def say_plan(plan: Plan) -> None:
     if plan.refusal:
         say(f"Does not start: {plan.refusal}")
     kv_range = _range(plan.kv_tokens_low, plan.kv_tokens_high)
-    say(f"KV pool        {format_tokens(plan.kv_tokens)} tokens{kv_range}, {format_gib(plan.kv_gib)}")
+    say(f"KV tokens      {format_tokens(plan.kv_tokens)}{kv_range}, {format_gib(plan.kv_gib)}")
     if plan.bytes_per_slot:
-        slots = f"{format_tokens(plan.mamba_slots)} slots{_range(plan.mamba_slots_low, plan.mamba_slots_high)}"
+        slots = f"{format_tokens(plan.mamba_slots)}{_range(plan.mamba_slots_low, plan.mamba_slots_high)}"
         a_slot = f"{format_bytes(plan.bytes_per_slot)} a slot, {plan.slots_per_request} a request"
-        say(f"State pool     {slots}, {format_gib(plan.mamba_gib)}, {a_slot}")
+        say(f"State slots    {slots}, {format_gib(plan.mamba_gib)}, {a_slot}")
     asked = f" of {plan.requests_asked} asked" if plan.requests_asked is not None else ""
-    say(f"Requests       {plan.max_running_requests} at once{asked}")
+    say(f"Requests       {plan.max_running_requests}{asked}")
     say(f"Longest input  {format_tokens(plan.longest_input_tokens)} tokens")
     say(f"Binds          {_BINDS[plan.binds]}")
     say(f"Free at ready  {format_gib(plan.ready_free_gib)} (lowest {format_gib(plan.lowest_free_gib)})")

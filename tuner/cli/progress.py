@@ -30,10 +30,8 @@ def narrator(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Cal
     phase = ""
     told_of_silence_at: float | None = None
 
-    def watch(event: Event) -> None:
+    def tell(event: Event) -> None:
         nonlocal phase, told_of_silence_at
-        if quiet:
-            return
         seconds = clock() - began
         match event:
             case RoundOpened(round_):
@@ -58,5 +56,15 @@ def narrator(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Cal
                 say(f"  stopped in {format_seconds(outcome.seconds)}: {outcome.how}", err=True)
             case _:
                 pass
+
+    def watch(event: Event) -> None:
+        nonlocal quiet
+        if quiet:
+            return
+        try:
+            tell(event)
+        except BrokenPipeError:
+            # Whoever listened (head, less) has gone; the round goes on.
+            quiet = True
 
     return watch

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from tuner.cli.named import recipe_named
 from tuner.cli.output import DONE, FAILED, PLAIN_TEXT, command, fail, json_option, print_json, say
-from tuner.cli.plan import recipe_for
 from tuner.cli.progress import narrator
 from tuner.paths import Home
-from tuner.recipe import merge_set
-from tuner.recipe.model import SIMULATOR, Recipe, RecipeError
+from tuner.recipe.model import SIMULATOR
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
 from tuner.rounds.report import round_text
 from tuner.server.cards import Foreign
 from tuner.server.managers import stop_command_of
 from tuner.server.model import InUse, StopOutcome
-from tuner.session.deaths import hidden_flags
-from tuner.session.runners import number_of
 from tuner.session.session import Session
 from tuner.session.without_history import stop_without_history
 from tuner.units import format_seconds
@@ -64,7 +60,7 @@ def run_command(
     publish = narrator(quiet=as_json)
     session = Session(Home.find())
     try:
-        recipe = _recipe(session, preset or "demo", assignments)
+        recipe = recipe_named(session.history, preset or "demo", assignments)
         if sim or python:
             recipe = msgspec.structs.replace(recipe, python=SIMULATOR if sim else python)
         round_ = session.run_round(
@@ -94,17 +90,6 @@ def run_command(
     return DONE if round_.state is RoundState.VERIFIED else FAILED
 
 
-def _recipe(session: Session, name: str, assignments: tuple[str, ...]) -> Recipe:
-    """The recipe of a round (``r3``), or of a preset or file."""
-    number = number_of(name)
-    if number is None or Path(name).exists():
-        return recipe_for(name, assignments)
-    recipe = merge_set(session.history.get(number).recipe, assignments)
-    if hidden := hidden_flags(recipe):
-        raise RecipeError(f"{name} was kept without its secrets: give them with --set {hidden[0]}=...")
-    return recipe
-
-
 def _named(round_: Round) -> dict[str, Any]:
     return {"name": round_.name, **msgspec.to_builtins(round_)}
 
@@ -122,6 +107,7 @@ def stop_command(port: int | None, now: bool, force: bool, as_json: bool) -> int
     home = Home.find()
     try:
         session = Session(home)
+        session.settle()
     except HistoryError as error:
         say(f"{error} The server is stopped without it.", err=True)
         outcome = stop_without_history(home, port=port, drain=not now, publish=narrator(quiet=as_json))

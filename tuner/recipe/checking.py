@@ -15,10 +15,13 @@ from tuner.recipe.keys import API_SECTION, TUNER_SECTION
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.recipe.slots import slots_of
 from tuner.redact import redact
+from tuner.text import clip, plain
 
 #: The version whose lists of choices the catalogue has.
 CATALOGUE_VERSION = "0.5.17"
 
+#: Of a name that is none, as much as a sentence has room for.
+_SHOWN_CELLS = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -60,7 +63,8 @@ def checked_flag(info: FlagInfo, value: Any, place: str, *, any_choice: bool = F
 def checked_variable(name: str, value: Any, place: str) -> str:
     """The value of an environment variable; whole and broken numbers may be written without quotes."""
     if not _VARIABLE.fullmatch(name):
-        raise RecipeError(f"{place} is no name of an environment variable: use letters, digits and _.")
+        shown = clip(" ".join(plain(place).split()), _SHOWN_CELLS)
+        raise RecipeError(f"{shown} is no name of an environment variable: use letters, digits and _.")
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not is_json(value) or "\0" in value:

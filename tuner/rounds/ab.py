@@ -10,6 +10,7 @@ import msgspec
 from tuner.measure.model import Measurement
 from tuner.rounds.model import Change
 from tuner.rounds.noise import compare_rounds
+from tuner.rounds.values import share_text
 
 #: Starts of each side: what drifts (a warming card, another user) is the same for both, and the scatter from start to
 #: start shows itself.
@@ -43,7 +44,7 @@ def compared(one: Side, other: Side) -> tuple[Change, ...]:
                 name=name,
                 old=round(was, 4),
                 new=round(is_, 4),
-                change=f"{(is_ / was - 1) * 100:+.0f} %" if was else "",
+                change=share_text(was, is_),
                 verdict=compare_rounds(before, after, lower_is_better=lower_is_better),
             )
         )

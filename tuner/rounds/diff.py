@@ -11,11 +11,14 @@ from tuner.rounds.measured import measured
 from tuner.rounds.measures import longest_input_told, terms
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
 from tuner.rounds.noise import NOISE, compare, compare_percentiles
-from tuner.rounds.story import story
-from tuner.rounds.summary import changed_values, model_name, same
+from tuner.rounds.story import NEVER_SERVED, story
+from tuner.rounds.summary import changed_values, model_name
+from tuner.rounds.values import ACCEPTANCE, HIT_RATIO, PREDICTED, change_text, number_text, share_text
 
 #: Drawn anew at each start, so that they tell nothing of the settings.
 DRAWN_ANEW = frozenset({"random_seed", "nccl_port", "startup_time", "status"})
+#: Values in effect that say over again what the pools say.
+POOLS_IN_EFFECT = frozenset({"max_mamba_cache_size", "max_total_num_tokens", "max_req_input_len"})
 #: Printed with two decimals.
 _GIB_STEP = 0.011
 #: Checks' times below this say nothing, whatever their ratio (seconds).
@@ -23,11 +26,9 @@ _SECONDS_STEP = 0.05
 
 KV_TOKENS = "KV tokens"
 STATE_SLOTS = "state slots"
-RUNNING_REQUESTS = "running requests"
+REQUESTS = "requests"
 LONGEST_INPUT = "longest input, tokens"
 FREE_AT_READY = "free at ready, GiB"
-HIT_RATIO = "prefix hit ratio"
-PREDICTED = " (predicted)"
 
 
 def diff(old: Round, new: Round) -> RoundDiff:
@@ -53,7 +54,8 @@ def diff(old: Round, new: Round) -> RoundDiff:
 def why_apart(old: Round, new: Round) -> str:
     """Why no number of two rounds can be better or worse; empty when they can."""
     if old.simulated != new.simulated:
-        return "one of the rounds is simulated"
+        stand_in, real = (old, new) if old.simulated else (new, old)
+        return f"{stand_in.name} is simulated and {real.name} is not"
     if (before := old.fingerprint) and (after := new.fingerprint):
         # The same folder may hold another model by now, and the same model may have moved.
         if before != after:
@@ -74,7 +76,8 @@ def _flags(old: Round, new: Round) -> Iterator[Change]:
 
 def _effective(old: Round, new: Round) -> Iterator[Change]:
     asked = changed_values(old.recipe.flags, new.recipe.flags)
-    changed = changed_values(old.effective, new.effective)
+    # A server that never told its values differs in none of them.
+    changed = changed_values(old.effective, new.effective) if old.effective and new.effective else {}
     # What took effect as asked is said once, among the flags.
     news = {name: pair for name, pair in changed.items() if name not in DRAWN_ANEW and asked.get(name) != pair}
     yield from _values(news)
@@ -84,8 +87,7 @@ def _effective(old: Round, new: Round) -> Iterator[Change]:
 
 def _values(changed: Mapping[str, tuple[Any, Any]], prefix: str = "") -> Iterator[Change]:
     for name, (before, after) in changed.items():
-        change = "" if is_label(name) else difference(before, after)
-        yield Change(name=prefix + name, old=before, new=after, change=change)
+        yield Change(name=prefix + name, old=before, new=after, change=change_text(name, before, after))
 
 
 def _pools(old: Round, new: Round) -> Iterator[Change]:
@@ -93,7 +95,7 @@ def _pools(old: Round, new: Round) -> Iterator[Change]:
     for name, field in (
         (KV_TOKENS, "kv_tokens"),
         (STATE_SLOTS, "mamba_slots"),
-        (RUNNING_REQUESTS, "max_running_requests"),
+        (REQUESTS, "max_running_requests"),
         (LONGEST_INPUT, "longest_input_tokens"),
     ):
         yield from _counted(f"{name}{PREDICTED}", getattr(was, field, None), getattr(is_, field, None), None)
@@ -133,15 +135,15 @@ def _counted(name: str, before: int | None, after: int | None, more_is_better: b
     verdict = ChangeVerdict.CHANGED
     if more_is_better is not None and before is not None and after is not None:
         verdict = ChangeVerdict.BETTER if (after > before) == more_is_better else ChangeVerdict.WORSE
-    yield Change(name=name, old=before, new=after, change=difference(before, after), verdict=verdict)
+    yield Change(name=name, old=before, new=after, change=change_text(name, before, after), verdict=verdict)
 
 
 def _gib(name: str, before: float | None, after: float | None) -> Iterator[Change]:
     if before is not None and after is not None and abs(before - after) < _GIB_STEP:
         return
     if before != after:
-        change = f"{after - before:+.2f}" if before is not None and after is not None else ""
-        yield Change(name=name, old=_rounded(before, 2), new=_rounded(after, 2), change=change)
+        old, new = _rounded(before, 2), _rounded(after, 2)
+        yield Change(name=name, old=old, new=new, change=change_text(name, before, after))
 
 
 def _checks(old: Round, new: Round, apart: str) -> Iterator[Change]:
@@ -155,7 +157,7 @@ def _checks(old: Round, new: Round, apart: str) -> Iterator[Change]:
                 name=name,
                 old=str(was.verdict) if was else None,
                 new=str(is_.verdict) if is_ else None,
-                verdict=_check_verdict(was, is_),
+                verdict=ChangeVerdict.NOT_COMPARABLE if apart else _check_verdict(was, is_),
             )
     for name in dict.fromkeys((*after, *before)):
         was, is_ = before.get(name), after.get(name)
@@ -181,10 +183,14 @@ def _seconds(name: str, before: float | None, after: float | None) -> Iterator[C
         return
     noise = abs(after - before) <= NOISE * before
     verdict = ChangeVerdict.WITHIN_NOISE if noise else ChangeVerdict.CHANGED
-    yield Change(name=name, old=_rounded(before), new=_rounded(after), change=percent(before, after), verdict=verdict)
+    change = share_text(before, after)
+    yield Change(name=name, old=_rounded(before), new=_rounded(after), change=change, verdict=verdict)
 
 
 def _metrics(old: Round, new: Round) -> Iterator[Change]:
+    if any(r.state in NEVER_SERVED and r.ready_seconds is None for r in (old, new)):
+        # What never served was not measured: that is no difference.
+        return
     yield from _seconds("ready, s", old.ready_seconds, new.ready_seconds)
     before, after = old.readings or Readings(at=0.0), new.readings or Readings(at=0.0)
     for label, field in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
@@ -192,7 +198,7 @@ def _metrics(old: Round, new: Round) -> Iterator[Change]:
             yield from _latency(f"{label} {which}, s", getattr(before, field), getattr(after, field), which)
     yield from _level(HIT_RATIO, before.prefix_hit_ratio, after.prefix_hit_ratio, judged=True)
     yield from _level(
-        "acceptance length",
+        ACCEPTANCE,
         before.acceptance_length,
         after.acceptance_length,
         # Longer drafts are accepted for longer without being better for it.
@@ -216,7 +222,7 @@ def _latency(name: str, before: Spread | None, after: Spread | None, which: str)
         name=name,
         old=_rounded(was),
         new=_rounded(is_),
-        change=percent(was, is_),
+        change=share_text(was, is_),
         verdict=compare_percentiles(before, after, which),
     )
 
@@ -227,11 +233,13 @@ def _level(name: str, before: float | None, after: float | None, *, judged: bool
     if before is None or after is None:
         yield _missing(name, _rounded(before), _rounded(after))
         return
+    if number_text(name, before) == number_text(name, after):
+        return
     verdict = compare(before, after, lower_is_better=False)
     if not judged and verdict is not ChangeVerdict.WITHIN_NOISE:
         # A rate follows the load of the moment, which differs between two rounds.
         verdict = ChangeVerdict.CHANGED
-    change = f"{(after - before) * 100:+.1f} points" if name == HIT_RATIO else difference(before, after)
+    change = change_text(name, before, after)
     yield Change(name=name, old=_rounded(before), new=_rounded(after), change=change, verdict=verdict)
 
 
@@ -255,33 +263,6 @@ def _judge_apart(changes: Iterator[Change], apart: str) -> Iterator[Change]:
                 change=change.change,
                 verdict=ChangeVerdict.NOT_COMPARABLE,
             )
-
-
-def difference(before: Any, after: Any) -> str:
-    """ "+78,000", "-0.12", or an empty text where no difference makes sense."""
-    if not _is_number(before) or not _is_number(after) or same(before, after):
-        return ""
-    step = after - before
-    if isinstance(step, int):
-        return f"{step:+,}"
-    if abs(step) >= 1e9:
-        return f"{step:+.4g}"
-    told = f"{step:+,.4f}".rstrip("0").rstrip(".")
-    return "" if told in ("+0", "-0") else told
-
-
-def is_label(name: str) -> bool:
-    """Whether a number is a name and no amount: a port, a seed."""
-    return name.endswith(("port", "seed"))
-
-
-def percent(before: float, after: float) -> str:
-    """ "+12 %", or an empty text where there is nothing to divide by."""
-    return f"{(after / before - 1) * 100:+.0f} %" if before else ""
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rounded(value: float | None, digits: int = 4) -> float | None:

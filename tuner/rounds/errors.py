@@ -20,6 +20,10 @@ class UnknownRound(HistoryError, KeyError):
         return str(self.args[0])  # KeyError would print its message with quotes
 
 
+class DamagedRound(HistoryError):
+    """One round cannot be read; the others can."""
+
+
 #: By the start of SQLite's error name (``sqlite_errorname``), first match wins.
 _SENTENCES = (
     ("SQLITE_FULL", "The disk that holds the history is full: free some space, then do that again"),

@@ -18,20 +18,26 @@ import msgspec
 from tuner.metrics.model import Readings
 from tuner.redact import redact
 from tuner.rounds import schema
-from tuner.rounds.errors import HistoryError, UnknownRound, history_error
+from tuner.rounds.errors import DamagedRound, HistoryError, UnknownRound, history_error
 from tuner.rounds.model import Round, RoundState
+from tuner.rounds.pareto import Point, best
+from tuner.rounds.samples import Moments, moment, packed, thinned
 from tuner.rounds.search import ANY, Search, condition, normal_tag
 from tuner.rounds.summary import RoundSummary, changed_values, summarise
+from tuner.text import replaced
 
-__all__ = ["History", "HistoryError", "UnknownRound"]
+__all__ = ["DamagedRound", "History", "HistoryError", "UnknownRound"]
 
 Rounds: TypeAlias = list[Round]
 Summaries: TypeAlias = list[RoundSummary]
 Samples: TypeAlias = list[Readings]
+Points: TypeAlias = list[Point]
 
 #: The operator's own words on a round, and what they may be.
 VERDICTS = ("keep", "reject", "")
 
+#: Points of the widest chart there is: two a cell of a screen of 300.
+_COLUMNS_OF_A_CHART = 600
 #: End of the year 9999, Unix time: what no calendar has a date for.
 _LAST_TIME = 253_402_300_799
 
@@ -58,8 +64,16 @@ _SAVE = f"UPDATE rounds SET {', '.join(f'{c} = ?' for c in _COLUMNS)} WHERE numb
 _ROUND = "SELECT number, note, verdict, tags, body FROM rounds"
 _LINES = f"""SELECT number, note, verdict, tags, flags, {", ".join(_SUMMARY)},
     (SELECT before.flags FROM rounds AS before WHERE before.simulated = rounds.simulated
-     AND before.number < rounds.number ORDER BY before.number DESC LIMIT 1) AS flags_before
+     AND before.number < rounds.number ORDER BY before.number DESC LIMIT 1) AS flags_before,
+    json_valid(body) AS whole
     FROM rounds"""
+#: What places a round among the best, without reading the rounds themselves. A page at a time: others wait meanwhile.
+_POINTS = """SELECT number, simulated, kv_tokens, max_running_requests, ttft_p50_s,
+    json_extract(body, '$.fingerprint.config', '$.recipe.flags.model_path', '$.recipe.tuner.model_shape', '$.gpu_name',
+                 '$.effective.max_req_input_len', '$.plan.longest_input_tokens') AS told
+    FROM rounds WHERE state = 'verified' AND verdict != 'reject' AND json_valid(body) AND number > ?
+    ORDER BY number LIMIT 500"""
+_Told: TypeAlias = tuple[str | None, str | None, str | None, str | None, int | None, int | None]
 
 
 class History:
@@ -71,10 +85,15 @@ class History:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._lock = threading.RLock()
-        schema.prepare(self.path)
+        #: Whether nothing can be kept: the file, its folder or their disk may only be read.
+        self.only_readable = schema.only_readable(self.path)
+        if not self.only_readable:
+            schema.prepare(self.path)
         with self._told():
-            self._connection = schema.connect(self.path)
+            self._connection = (schema.connect_to_read if self.only_readable else schema.connect)(self.path)
             self._connection.row_factory = sqlite3.Row
+            # Bytes that are no text damage one round, not the reading of all others.
+            self._connection.text_factory = _as_text
             self._connection.execute("PRAGMA synchronous = FULL")
             self._connection.execute("PRAGMA foreign_keys = ON")
 
@@ -135,9 +154,13 @@ class History:
         simulated: bool | None = None,
         search: Search = ANY,
     ) -> Rounds:
-        """Rounds by number that ``search`` finds, a page of at most ``limit`` from ``offset`` on."""
+        """Rounds by number that ``search`` finds, a page of at most ``limit`` from ``offset`` on.
+
+        Damaged ones are left out; ``summaries`` names them.
+        """
         with self._told():
-            return [_round(row) for row in self._page(_ROUND, limit, offset, newest_first, simulated, search)]
+            page = self._page(_ROUND, limit, offset, newest_first, simulated, search)
+            return [round_ for row in page if (round_ := _readable(row)) is not None]
 
     def summaries(
         self,
@@ -147,13 +170,16 @@ class History:
         simulated: bool | None = None,
         search: Search = ANY,
     ) -> Summaries:
-        """One line per round, without reading the rounds themselves: fast at any length of the history."""
+        """One line per round, without reading the rounds themselves: fast at any length of the history.
+
+        A damaged round has a line too: with what is known of it, and ``damaged`` says why.
+        """
         with self._told():
             return [_line(row) for row in self._page(_LINES, limit, offset, newest_first, simulated, search)]
 
     def count(self, simulated: bool | None = None, search: Search = ANY) -> int:
         """How many rounds there are, or how many ``search`` finds."""
-        where, values = condition(search, simulated)
+        where, values = self._where(search, simulated)
         with self._told():
             return int(self._connection.execute(f"SELECT count(*) FROM rounds{where}", values).fetchone()[0])
 
@@ -186,26 +212,33 @@ class History:
 
     def last_good(self, simulated: bool | None = None) -> Round | None:
         """The newest round marked "keep"; without one, the newest verified round that is not rejected; or None."""
-        kept = self.list(limit=1, simulated=simulated, search=Search(verdict="keep"))
-        if kept:
-            return kept[0]
+        kept = self._newest(*condition(Search(verdict="keep"), simulated))
+        if kept is not None:
+            return kept
         where, values = condition(Search(states=(RoundState.VERIFIED,)), simulated)
-        with self._told():
-            row = self._connection.execute(
-                f"{_ROUND}{where} AND verdict != 'reject' ORDER BY number DESC LIMIT 1", values
-            ).fetchone()
-            return _round(row) if row else None
+        return self._newest(f"{where} AND verdict != 'reject'", values)
 
     def last(self, states: Iterable[RoundState] = (), simulated: bool | None = None) -> Round | None:
         """The newest round in one of ``states`` (any, when none is named), or None."""
-        where, values = condition(Search(states=tuple(states)), simulated)
-        with self._told():
-            row = self._connection.execute(f"{_ROUND}{where} ORDER BY number DESC LIMIT 1", values).fetchone()
-            return _round(row) if row else None
+        return self._newest(*condition(Search(states=tuple(states)), simulated))
+
+    def points(self) -> Points:
+        """Where each verified round that is not rejected stands between input, agents and latency (see ``pareto``)."""
+        found: list[Point] = []
+        while True:
+            with self._told():
+                page = self._connection.execute(_POINTS, (found[-1].number if found else 0,)).fetchall()
+            if not page:
+                return found
+            found += [_point(row) for row in page]
+
+    def front(self) -> frozenset[int]:
+        """Numbers of the rounds that no other one beats in everything (see ``pareto``)."""
+        return best(self.points())
 
     def add_samples(self, number: int, readings: Iterable[Readings]) -> None:
         """Keeps readings taken during a round, all of them or none."""
-        rows = [(number, sample.at, _json(sample)) for sample in readings]
+        rows = [(number, sample.at, _json(packed(sample))) for sample in readings]
         with self._writing() as connection:
             self._row(number)
             connection.executemany("INSERT INTO samples (round, at, body) VALUES (?, ?, ?)", rows)
@@ -216,19 +249,74 @@ class History:
             rows = self._connection.execute("SELECT body FROM samples WHERE round = ? ORDER BY at, id", (number,))
             return [_decoded(row["body"], Readings, f"A sample of r{number}") for row in rows]
 
+    def moments(self, number: int, every_s: float | None = None, since: float = 0.0) -> Moments:
+        """What charts show of a round's readings from ``since`` (Unix time) on, one for each ``every_s`` seconds.
+
+        Without ``every_s`` as many as a wide chart has columns. Reads a day of readings at one a second in a few
+        tenths of a second, and holds none of them.
+        """
+        with self._told():
+            if every_s is None:
+                ends = "SELECT min(at), max(at) FROM samples WHERE round = ? AND at >= ?"
+                first, last = self._connection.execute(ends, (number, since)).fetchone()
+                every_s = max(1.0, (last - first) / _COLUMNS_OF_A_CHART) if first is not None else 1.0
+            # As bytes: to make a text of each would take as long as all the rest.
+            rows = self._connection.cursor()
+            rows.row_factory = None
+            rows.execute(
+                "SELECT CAST(body AS BLOB) FROM samples WHERE round = ? AND at >= ? ORDER BY at, id", (number, since)
+            )
+            try:
+                return thinned((moment(row[0]) for row in rows), every_s)
+            except (msgspec.DecodeError, RecursionError) as error:
+                raise DamagedRound(f"A sample of r{number} cannot be read from the history: {error}.") from error
+
+    def sampled_since(self, since: float) -> tuple[int, ...]:
+        """Numbers of the rounds, of the newest 500, with readings from ``since`` (Unix time) on, in order."""
+        with self._told():
+            rows = self._connection.execute(
+                "SELECT number FROM (SELECT number FROM rounds ORDER BY number DESC LIMIT 500) AS newest WHERE EXISTS "
+                "(SELECT 1 FROM samples WHERE round = number AND at >= ?) ORDER BY number",
+                (since,),
+            )
+            return tuple(row["number"] for row in rows)
+
+    def thin_samples(self, number: int, before: float, every_s: float) -> int:
+        """Of a round's readings older than ``before`` (Unix time) keeps the first of each ``every_s`` seconds.
+
+        Returns how many it threw away.
+        """
+        with self._writing() as connection:
+            cursor = connection.execute(
+                "DELETE FROM samples WHERE id IN (SELECT id FROM (SELECT id, CAST(at / ?1 AS INTEGER) AS stretch, "
+                "lag(CAST(at / ?1 AS INTEGER)) OVER (ORDER BY at, id) AS earlier FROM samples "
+                "WHERE round = ?2 AND at < ?3) WHERE stretch = earlier)",
+                (every_s, number, before),
+            )
+            return cursor.rowcount
+
     def _set(self, column: str, number: int, text: str) -> None:
         with self._writing() as connection:
             cursor = connection.execute(f"UPDATE rounds SET {column} = ? WHERE number = ?", (_text(text), number))
             self._must_exist(cursor, number)
 
+    def _where(self, search: Search, simulated: bool | None) -> tuple[str, tuple[Any, ...]]:
+        return condition(search, simulated, sorted(self.front()) if search.front else None)
+
     def _page(
         self, select: str, limit: int, offset: int, newest_first: bool, simulated: bool | None, search: Search
     ) -> Sequence[sqlite3.Row]:
-        where, values = condition(search, simulated)
+        where, values = self._where(search, simulated)
         order = "DESC" if newest_first else "ASC"
         return self._connection.execute(
             f"{select}{where} ORDER BY number {order} LIMIT ? OFFSET ?", (*values, limit, offset)
         ).fetchall()
+
+    def _newest(self, where: str, values: tuple[Any, ...]) -> Round | None:
+        """The newest round that can be read."""
+        with self._told():
+            rows = self._connection.execute(f"{_ROUND}{where} ORDER BY number DESC", values)
+            return next((round_ for row in rows if (round_ := _readable(row)) is not None), None)
 
     def _row(self, number: int) -> sqlite3.Row:
         row: sqlite3.Row | None = self._connection.execute(f"{_ROUND} WHERE number = ?", (number,)).fetchone()
@@ -294,37 +382,98 @@ def _text(text: str) -> str:
     return str(redact(text)).encode("utf-8", "replace").decode()
 
 
+def _as_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
 def _round(row: sqlite3.Row) -> Round:
-    round_: Round = _decoded(row["body"], Round, f"r{row['number']}")
-    tags = _decoded(row["tags"], tuple[str, ...], f"r{row['number']}")
-    _check_time(round_.started_at, f"r{row['number']}")
-    return msgspec.structs.replace(round_, number=row["number"], note=row["note"], verdict=row["verdict"], tags=tags)
+    name = f"r{row['number']}"
+    round_: Round = _decoded(row["body"], Round, name)
+    tags = _decoded(row["tags"], tuple[str, ...], name)
+    _check_time(round_.started_at, name)
+    note, verdict = replaced(row["note"]), replaced(row["verdict"])
+    return msgspec.structs.replace(round_, number=row["number"], note=note, verdict=verdict, tags=tags)
+
+
+def _readable(row: sqlite3.Row) -> Round | None:
+    try:
+        return _round(row)
+    except DamagedRound:
+        return None
 
 
 def _line(row: sqlite3.Row) -> RoundSummary:
-    name, before = f"r{row['number']}", row["flags_before"]
+    try:
+        return _whole_line(row)
+    except DamagedRound as error:
+        return _known_line(row, str(error))
+
+
+def _whole_line(row: sqlite3.Row) -> RoundSummary:
+    name = f"r{row['number']}"
+    if not row["whole"]:
+        raise DamagedRound(f"{name} cannot be read from the history: its record is cut short or overwritten.")
     flags = _decoded(row["flags"], dict[str, Any], name)
-    changed = changed_values(_decoded(before, dict[str, Any], name), flags) if before is not None else {}
     fields = {column: row[column] for column in ("number", "note", "verdict", *_SUMMARY)}
     fields["simulated"] = bool(row["simulated"])
     fields["tags"] = _decoded(row["tags"], tuple[str, ...], name)
+    if any(text != replaced(text) for text in fields.values() if isinstance(text, str)):
+        raise DamagedRound(f"{name} cannot be read from the history: it holds bytes that are no text.")
     try:
-        line = msgspec.convert({**fields, "changed": changed}, RoundSummary)
+        line = msgspec.convert({**fields, "changed": _changed(row["flags_before"], flags)}, RoundSummary)
     except msgspec.ValidationError as error:
-        raise HistoryError(f"{name} cannot be read from the history: {error}.") from error
+        raise DamagedRound(f"{name} cannot be read from the history: {error}.") from error
     _check_time(line.started_at, name)
     return line
 
 
+def _known_line(row: sqlite3.Row, why: str) -> RoundSummary:
+    """The line of a damaged round: each column that can be read."""
+    known: dict[str, Any] = {"started_at": 0.0, "state": RoundState.FAILED, "simulated": bool(row["simulated"])}
+    for field in msgspec.structs.fields(RoundSummary):
+        if field.name in ("number", "note", "verdict", *_SUMMARY) and field.name != "simulated":
+            value = row[field.name]
+            try:
+                known[field.name] = msgspec.convert(replaced(value) if isinstance(value, str) else value, field.type)
+            except msgspec.ValidationError:
+                continue
+    if not 0 <= known["started_at"] <= _LAST_TIME:
+        known["started_at"] = 0.0
+    return RoundSummary(**known, damaged=why)
+
+
+def _changed(before: str | None, flags: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What differs from the round before, as far as that one can be read."""
+    if before is None:
+        return {}
+    try:
+        return changed_values(_decoded(before, dict[str, Any], "The round before"), flags)
+    except DamagedRound:
+        return {}
+
+
+def _point(row: sqlite3.Row) -> Point:
+    told: _Told = _decoded(row["told"], _Told, f"r{row['number']}")
+    config, path, shape, gpu, refused_input, planned_input = told
+    longest = refused_input - 1 if refused_input is not None else planned_input if row["kv_tokens"] else None
+    return Point(
+        number=row["number"],
+        group=(bool(row["simulated"]), config or path or shape or "", gpu),
+        longest=longest,
+        agents=row["max_running_requests"],
+        ttft_s=row["ttft_p50_s"],
+    )
+
+
 def _check_time(started_at: float, what: str) -> None:
     if not 0 <= started_at <= _LAST_TIME:
-        raise HistoryError(f"{what} cannot be read from the history: it started at no time that there is.")
+        raise DamagedRound(f"{what} cannot be read from the history: it started at no time that there is.")
 
 
-def _decoded(body: str, kind: type[Any], what: str) -> Any:
+def _decoded(body: str, kind: Any, what: str) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except RecursionError:
-        raise HistoryError(f"{what} cannot be read from the history: it is nested too deeply.") from None
+        raise DamagedRound(f"{what} cannot be read from the history: it is nested too deeply.") from None
     except (msgspec.DecodeError, UnicodeError, TypeError) as error:
-        raise HistoryError(f"{what} cannot be read from the history: {error}.") from error
+        raise DamagedRound(f"{what} cannot be read from the history: {error}.") from error

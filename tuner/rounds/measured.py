@@ -9,6 +9,7 @@ from tuner.measure.model import Measurement, Stat
 from tuner.measure.report import load_text
 from tuner.rounds.model import Change, ChangeVerdict
 from tuner.rounds.noise import compare, compare_measured, compare_rates
+from tuner.rounds.values import share_text
 
 _LATENCIES = (("TTFT", "ttft_s"), ("ITL", "itl_s"), ("whole request", "total_s"))
 _PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -73,7 +74,7 @@ def _latency(name: str, before: Stat | None, after: Stat | None) -> Iterator[Cha
             name=f"{name} {which}, s",
             old=round(was, 4),
             new=round(is_, 4),
-            change=_percent(was, is_),
+            change=share_text(was, is_),
             verdict=compare_measured(before, after, which),
         )
 
@@ -86,10 +87,6 @@ def _rate(name: str, before: Sequence[float], after: Sequence[float]) -> Iterato
         name=name,
         old=round(was, 4),
         new=round(is_, 4),
-        change=_percent(was, is_),
+        change=share_text(was, is_),
         verdict=compare_rates(before, after),
     )
-
-
-def _percent(before: float, after: float) -> str:
-    return f"{(after / before - 1) * 100:+.0f} %" if before else ""

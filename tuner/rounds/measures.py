@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 import msgspec
 
 from tuner.checks.model import Verdict
+from tuner.measure.model import Load, Stat
 from tuner.measure.stats import SAMPLES_FOR
 from tuner.rounds.model import Round
+from tuner.rounds.values import ACCEPTANCE, HIT_RATIO, number_text, percent_text, seconds_text, significant
 from tuner.serverlog.model import BootFacts
-from tuner.units import format_gib, format_seconds, format_tokens
+from tuner.units import format_gib, format_tokens
 
 Number = int | float
 
@@ -27,6 +30,8 @@ class Measure(msgspec.Struct, frozen=True):
     noisy: bool = False
     #: Where the samples of a latency are counted: field of the readings and percentile.
     samples: tuple[str, str] | None = None
+    #: What must be the same of two rounds for their values to be compared.
+    kind: Callable[[Round], object] = lambda _: None
 
     def enough(self, round_: Round) -> bool:
         """Whether a round has as many samples as the percentile needs."""
@@ -101,6 +106,28 @@ def _passed(round_: Round) -> int | None:
     return sum(check.verdict is Verdict.PASS for check in round_.checks) if round_.checks else None
 
 
+def _load(round_: Round) -> Load | None:
+    return round_.measurements[-1].load if round_.measurements else None
+
+
+def _stat(field: str) -> Callable[[Round], Number | None]:
+    """The median over the newest load on a round."""
+
+    def read(round_: Round) -> Number | None:
+        stat = getattr(round_.measurements[-1], field) if round_.measurements else None
+        return stat.p50 if isinstance(stat, Stat) else None
+
+    return read
+
+
+def _rate(field: str) -> Callable[[Round], Number | None]:
+    def read(round_: Round) -> Number | None:
+        rates = getattr(round_.measurements[-1], field) if round_.measurements else ()
+        return statistics.median(rates) if rates else None
+
+    return read
+
+
 def _tokens(value: float) -> str:
     return format_tokens(round(value))
 
@@ -109,7 +136,7 @@ def _tokens(value: float) -> str:
 MEASURES: tuple[Measure, ...] = (
     Measure("kv_tokens", "KV tokens", _boot("kv_tokens"), _tokens, 1),
     Measure("mamba_slots", "state slots", _boot("mamba_slots"), _tokens, 1),
-    Measure("max_running_requests", "running requests", _boot("max_running_requests"), _tokens, 1),
+    Measure("max_running_requests", "requests", _boot("max_running_requests"), _tokens, 1),
     Measure("longest_input_tokens", "longest input, tokens", longest_input, _tokens, 1),
     Measure("available_gib", "free at ready", _boot("available_gib"), format_gib, 0),
     Measure("vram_peak_gib", "VRAM, highest", _vram("peak"), format_gib, 0),
@@ -120,14 +147,18 @@ MEASURES: tuple[Measure, ...] = (
     Measure("states_gib", "states", _term("states"), format_gib, 0),
     Measure("spec_states_gib", "speculative states", _term("speculative states"), format_gib, 0),
     Measure("graphs_gib", "graphs", _term("graphs"), format_gib, 0),
-    Measure("ready_seconds", "ready", lambda round_: round_.ready_seconds, format_seconds, -1, True),
+    Measure("ready_seconds", "ready", lambda round_: round_.ready_seconds, seconds_text, -1, True),
     Measure("checks_passed", "checks passed", _passed, _tokens, 1),
-    Measure("ttft_p50", "TTFT p50", _reading("ttft_s", "p50"), format_seconds, -1, True, ("ttft_s", "p50")),
-    Measure("ttft_p95", "TTFT p95", _reading("ttft_s", "p95"), format_seconds, -1, True, ("ttft_s", "p95")),
-    Measure("itl_p50", "ITL p50", _reading("itl_s", "p50"), format_seconds, -1, True, ("itl_s", "p50")),
-    Measure("itl_p95", "ITL p95", _reading("itl_s", "p95"), format_seconds, -1, True, ("itl_s", "p95")),
-    Measure("prefix_hit_ratio", "prefix hit ratio", _reading("prefix_hit_ratio"), lambda v: f"{v:.1%}", 1, True),
-    Measure("acceptance_length", "acceptance length", _reading("acceptance_length"), lambda v: f"{v:.2f}", 0),
+    Measure("ttft_p50", "TTFT p50", _reading("ttft_s", "p50"), seconds_text, -1, True, ("ttft_s", "p50")),
+    Measure("ttft_p95", "TTFT p95", _reading("ttft_s", "p95"), seconds_text, -1, True, ("ttft_s", "p95")),
+    Measure("itl_p50", "ITL p50", _reading("itl_s", "p50"), seconds_text, -1, True, ("itl_s", "p50")),
+    Measure("itl_p95", "ITL p95", _reading("itl_s", "p95"), seconds_text, -1, True, ("itl_s", "p95")),
+    Measure("prefix_hit_ratio", HIT_RATIO, _reading("prefix_hit_ratio"), percent_text, 1, True),
+    Measure("acceptance_length", ACCEPTANCE, _reading("acceptance_length"), lambda v: number_text(ACCEPTANCE, v), 0),
+    Measure("load_ttft_p50", "load: TTFT p50", _stat("ttft_s"), seconds_text, -1, True, kind=_load),
+    Measure("load_itl_p50", "load: ITL p50", _stat("itl_s"), seconds_text, -1, True, kind=_load),
+    Measure("load_output", "load: output, tokens/s", _rate("output_tokens_per_s"), significant, 1, True, kind=_load),
+    Measure("load_good", "load: good requests/s", _rate("good_per_s"), significant, 1, True, kind=_load),
 )
 
 

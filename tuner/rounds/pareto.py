@@ -2,51 +2,84 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from tuner.rounds.measures import longest_input
 from tuner.rounds.model import Round, RoundState
 from tuner.rounds.noise import NOISE
 
-_Point = tuple[float, float, float]
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a round stands. Tokens, requests at once, seconds to the first token (median); None: not known.
+
+    Only rounds of one ``group`` (simulated or real, model, card) are held against each other.
+    """
+
+    number: int
+    group: tuple[bool, str, str | None]
+    longest: int | None
+    agents: int | None
+    ttft_s: float | None
+
+
+class _Best(msgspec.Struct):
+    """Of all rounds with the same longest input and agents: the least time, and whether one has none."""
+
+    ttft_s: float | None = None
+    untimed: bool = False
 
 
 def front(rounds: Sequence[Round]) -> frozenset[int]:
-    """Numbers of the rounds on the front.
+    """Numbers of the rounds on the front; only verified rounds that are not rejected are on it."""
+    return best(point_of(r) for r in rounds if r.state is RoundState.VERIFIED and r.verdict != "reject")
 
-    A round is off it when another of the same kind (simulated or real) and model takes inputs as long, as many
-    requests at once and answers as soon, and is better in one of them. A time to the first token that was not measured
-    beats nothing and is beaten by none. Only verified rounds that are not rejected are on it.
-    """
-    good = [r for r in rounds if r.state is RoundState.VERIFIED and r.verdict != "reject"]
-    known = {r.number: (_group(r), point) for r in good if (point := _point(r)) is not None}
-    return frozenset(
-        number
-        for number, (group, point) in known.items()
-        if not any(_beats(other, point) for theirs, other in known.values() if theirs == group)
+
+def point_of(round_: Round) -> Point:
+    """Where a round stands."""
+    model = round_.fingerprint.get("config") or round_.recipe.model_path or round_.recipe.tuner.model_shape or ""
+    return Point(
+        number=round_.number,
+        group=(round_.simulated, model, round_.gpu_name),
+        longest=longest_input(round_),
+        agents=round_.boot.max_running_requests if round_.boot else None,
+        ttft_s=round_.readings.ttft_s.p50 if round_.readings and round_.readings.ttft_s else None,
     )
 
 
-def _group(round_: Round) -> tuple[bool, str, str | None]:
-    model = round_.fingerprint.get("config") or round_.recipe.model_path or round_.recipe.tuner.model_shape or ""
-    return round_.simulated, model, round_.gpu_name
+def best(points: Iterable[Point]) -> frozenset[int]:
+    """Numbers of the points on the front.
+
+    A point is off it when another of its group takes inputs as long, as many requests at once and answers as soon, and
+    is better in one of them. A time to the first token that was not measured beats nothing and is beaten by none, and
+    times less than 5 % apart are the same.
+    """
+    known = [p for p in points if p.longest is not None and p.agents is not None]
+    # Whatever beats a point, the soonest of its own inputs and agents does too: long histories have few such cells.
+    cells: dict[tuple[bool, str, str | None], dict[tuple[int, int], _Best]] = {}
+    for point in known:
+        cell = cells.setdefault(point.group, {}).setdefault(_cell(point), _Best())
+        if point.ttft_s is None:
+            cell.untimed = True
+        elif cell.ttft_s is None or point.ttft_s < cell.ttft_s:
+            cell.ttft_s = point.ttft_s
+    return frozenset(p.number for p in known if not any(_beats(at, cell, p) for at, cell in cells[p.group].items()))
 
 
-def _point(round_: Round) -> _Point | None:
-    """(longest input, requests at once, time to the first token turned round); more is better in each."""
-    longest = longest_input(round_)
-    agents = round_.boot.max_running_requests if round_.boot else None
-    if longest is None or agents is None:
-        return None
-    ttft = round_.readings.ttft_s.p50 if round_.readings and round_.readings.ttft_s else None
-    return float(longest), float(agents), float("nan") if ttft is None else -ttft
+def _cell(point: Point) -> tuple[int, int]:
+    return point.longest or 0, point.agents or 0
 
 
-def _beats(one: _Point, other: _Point) -> bool:
-    pairs = list(zip(one, other, strict=True))
-    if not math.isnan(one[2]) and not math.isnan(other[2]) and abs(one[2] - other[2]) <= NOISE * abs(other[2]):
-        pairs[2] = (other[2], other[2])
-    # Comparisons with NaN are false: an unknown time neither beats nor is beaten, unless nobody has one.
-    pairs = [(a, b) for a, b in pairs if not (math.isnan(a) and math.isnan(b))]
-    return all(a >= b for a, b in pairs) and any(a > b for a, b in pairs)
+def _beats(at: tuple[int, int], cell: _Best, point: Point) -> bool:
+    longest, agents = _cell(point)
+    if at[0] < longest or at[1] < agents:
+        return False
+    ahead = at != (longest, agents)
+    if point.ttft_s is None:
+        return ahead and cell.untimed
+    if cell.ttft_s is None:
+        return False
+    if abs(cell.ttft_s - point.ttft_s) <= NOISE * point.ttft_s:
+        return ahead
+    return cell.ttft_s < point.ttft_s

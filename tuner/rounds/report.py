@@ -10,29 +10,30 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-import msgspec
-
 from tuner.checks.model import Verdict
+from tuner.measure.report import measurement_text, physics_text
 from tuner.planner.accuracy import accuracy_text
 from tuner.redact import redact, redact_text
-from tuner.rounds.diff import HIT_RATIO, is_label
+from tuner.rounds.ab import Side
 from tuner.rounds.measures import longest_input_told
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
 from tuner.rounds.summary import RoundSummary, summarise
 from tuner.rounds.table import RoundTable, TableRow
+from tuner.rounds.values import HIT_RATIO, NONE, percent_text, value_text
 from tuner.text import clip, plain, width, wrapped
 from tuner.units import format_gib, format_seconds, format_tokens
 
 Rows: TypeAlias = list[tuple[str, ...]]
 
 SIMULATED = "SIMULATED, no real SGLang"
+#: In place of the outcome of a round that cannot be read.
+DAMAGED = "damaged"
 
-_NONE = "-"
-#: End of the names of changes that are times.
+#: End of the names of changes that are times; the value has its unit.
 _IN_SECONDS = ", s"
 _MARKDOWN = re.compile(r"([\\`*\[\]<>|~])")
 #: Columns whose figures are lined up at their right ends.
-_RIGHT = frozenset({"KV tokens", "slots", "requests", "checks", "ready", "TTFT", "ITL"})
+_RIGHT = frozenset({"KV tokens", "state slots", "requests", "checks", "ready", "TTFT", "ITL"})
 _LONGEST_CELL = 60
 #: Narrower where a text goes on in the next line: the columns after it need room too.
 _WRAPPED_CELL = 44
@@ -101,6 +102,8 @@ def round_text(round_: Round, cells: int = 120) -> str:
     parts = [_title(round_), *_facts(round_)]
     for title, head, rows in _tables(round_):
         parts += ["", title, _table(head, rows, cells, indent="  ")]
+    for title, lines in _measured(round_):
+        parts += ["", title, *(f"  {line}" for line in lines)]
     return "\n".join(parts)
 
 
@@ -109,10 +112,33 @@ def round_markdown(round_: Round) -> str:
     parts = [f"## {_title(round_)}", "", *(f"- {_escaped(fact)}" for fact in _facts(round_))]
     for title, head, rows in _tables(round_):
         parts += ["", f"### {title}", "", _markdown_table(head, rows)]
+    for title, lines in _measured(round_):
+        parts += ["", f"### {title}", "", "```text", *(line.replace("`", "'") for line in lines), "```"]
     return "\n".join(parts) + "\n"
 
 
-_HEAD = ("round", "when", "outcome", "changed", "KV tokens", "slots", "requests", "checks", "ready", "TTFT", "remark")
+def ab_text(one: Side, other: Side, changes: Sequence[Change], cells: int = 120) -> str:
+    """Two settings against each other: both with their rounds, and each measure with its verdict."""
+    parts = [_line(f"A {one.value}: {', '.join(one.rounds)}"), _line(f"B {other.value}: {', '.join(other.rounds)}")]
+    rows = [_change(change) for change in changes]
+    if not rows:
+        return "\n".join([*parts, "  Nothing was measured on both sides."])
+    return "\n".join([*parts, _table(("what", "A", "B", "change", "verdict"), rows, cells, indent="  ")])
+
+
+_HEAD = (
+    "round",
+    "when",
+    "outcome",
+    "changed",
+    "KV tokens",
+    "state slots",
+    "requests",
+    "checks",
+    "ready",
+    "TTFT",
+    "remark",
+)
 _DIFF_HEAD = ("what", "old", "new", "change", "verdict")
 
 
@@ -128,7 +154,7 @@ def _groups(many: RoundTable) -> list[tuple[str, Rows]]:
 
 
 def _table_row(row: TableRow, rounds: Sequence[str]) -> tuple[str, ...]:
-    cells = row.shown or tuple(_value(redact({row.name: value})[row.name], row.name) for value in row.values)
+    cells = row.shown or tuple(value_text(row.name, redact({row.name: value})[row.name]) for value in row.values)
     unlike = len(row.best) < len(rounds)
     return row.name, *(
         f"{cell} *" if name in row.best and unlike else cell for name, cell in zip(rounds, cells, strict=True)
@@ -142,9 +168,9 @@ def _before(rounds: Sequence[Round], at: int) -> Round | None:
 
 def _row(line: RoundSummary) -> tuple[str, ...]:
     changed = ", ".join(
-        f"{name} {_value(old, name)} -> {_value(new, name)}" for name, (old, new) in line.changed.items()
+        f"{name} {value_text(name, old)} -> {value_text(name, new)}" for name, (old, new) in line.changed.items()
     )
-    checks = f"{line.checks_passed}/{line.checks_total}" if line.checks_total else _NONE
+    checks = f"{line.checks_passed}/{line.checks_total}" if line.checks_total else NONE
     failed = line.state in (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED, RoundState.UNVERIFIED)
     where = f"at {line.phase}: " if line.phase and failed else ""
     remarks = (
@@ -152,12 +178,13 @@ def _row(line: RoundSummary) -> tuple[str, ...]:
         " ".join(f"#{tag}" for tag in line.tags),
         line.note,
         f"{where}{line.reason}" if line.reason else "",
+        line.damaged,
     )
     return (
         f"{line.name} (sim)" if line.simulated else line.name,
-        time.strftime("%m-%d %H:%M", time.localtime(line.started_at)),
-        str(line.state),
-        _line(changed) or _NONE,
+        time.strftime("%m-%d %H:%M", time.localtime(line.started_at)) if line.started_at else NONE,
+        DAMAGED if line.damaged else str(line.state),
+        _line(changed) or NONE,
         _count(line.kv_tokens),
         _count(line.mamba_slots),
         _count(line.max_running_requests),
@@ -183,27 +210,8 @@ def _change(change: Change) -> tuple[str, ...]:
     # "changed" says nothing that the line itself does not say.
     verdict = "" if change.verdict is ChangeVerdict.CHANGED else str(change.verdict)
     old, new = (redact({change.name: value})[change.name] for value in (change.old, change.new))
-    if change.name.endswith(_IN_SECONDS):
-        name = change.name.removesuffix(_IN_SECONDS)
-        return name, _short_time(old), _short_time(new), change.change, verdict
-    if change.name == HIT_RATIO:
-        return change.name, _percent(old), _percent(new), change.change, verdict
-    return change.name, _value(old, change.name), _value(new, change.name), change.change, verdict
-
-
-def _short_time(seconds: Any) -> str:
-    """Two decimals, or milliseconds with one: enough to see 2 % of anything that is told."""
-    if not _is_amount(seconds):
-        return _value(seconds, "")
-    return f"{seconds * 1000:,.1f} ms" if abs(seconds) < 1 else f"{seconds:,.2f} s"
-
-
-def _percent(ratio: Any) -> str:
-    return f"{ratio:.1%}" if _is_amount(ratio) else _value(ratio, "")
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    old, new = value_text(change.name, old), value_text(change.name, new)
+    return change.name.removesuffix(_IN_SECONDS), old, new, change.change, verdict
 
 
 def _title(round_: Round) -> str:
@@ -255,14 +263,14 @@ def _pools(round_: Round) -> Rows:
     counts = (
         ("KV tokens", "kv_tokens"),
         ("state slots", "mamba_slots"),
-        ("running requests", "max_running_requests"),
+        ("requests", "max_running_requests"),
     )
     both = [(name, getattr(plan, field, None), getattr(boot, field, None)) for name, field in counts]
     longest = ("longest input, tokens", getattr(plan, "longest_input_tokens", None), longest_input_told(round_))
     told: Rows = [(n, _count(p), _count(a)) for n, p, a in (*both, longest) if p is not None or a is not None]
     if plan is not None or (boot is not None and boot.available_gib is not None):
-        predicted = format_gib(plan.ready_free_gib) if plan else _NONE
-        actual = format_gib(boot.available_gib) if boot and boot.available_gib is not None else _NONE
+        predicted = format_gib(plan.ready_free_gib) if plan else NONE
+        actual = format_gib(boot.available_gib) if boot and boot.available_gib is not None else NONE
         told.append(("free at ready", predicted, actual))
     return told
 
@@ -283,7 +291,7 @@ def _readings(round_: Round) -> Rows:
             p50, p95 = format_seconds(spread.p50), format_seconds(spread.p95)
             rows.append((name, f"p50 {p50}, p95 {p95} of {format_tokens(spread.count)}"))
     if readings.prefix_hit_ratio is not None:
-        rows.append(("prefix hit ratio", _percent(readings.prefix_hit_ratio)))
+        rows.append((HIT_RATIO, percent_text(readings.prefix_hit_ratio)))
     if readings.acceptance_length is not None:
         rows.append(("acceptance length", f"{readings.acceptance_length:.2f}"))
     if readings.decode_tokens_per_s is not None:
@@ -291,6 +299,14 @@ def _readings(round_: Round) -> Rows:
     if readings.notice:
         rows.append(("notice", _line(readings.notice)))
     return rows
+
+
+def _measured(round_: Round) -> list[tuple[str, list[str]]]:
+    """Loads that were put on it, and what one request alone gets."""
+    parts = [("Loads", [measurement_text(measured) for measured in round_.measurements])]
+    if round_.physics is not None:
+        parts.append(("One request alone", [physics_text(round_.physics)]))
+    return [(title, redact_text("\n".join(texts)).splitlines()) for title, texts in parts if texts]
 
 
 def _findings(round_: Round) -> Rows:
@@ -309,35 +325,19 @@ def _environment(round_: Round) -> Rows:
 
 
 def _asked(values: dict[str, Any], name: str) -> str:
-    return _value(values[name], name) if name in values else _NONE
+    return value_text(name, values[name]) if name in values else NONE
 
 
 def _simulated(simulated: bool) -> str:
     return f" ({SIMULATED})" if simulated else ""
 
 
-def _value(value: Any, name: str) -> str:
-    if value is None:
-        return _NONE
-    if is_label(name) and isinstance(value, int):
-        return str(value)
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, int):
-        return format_tokens(value) if abs(value) >= 10_000 else str(value)
-    if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
-    if isinstance(value, str):
-        return _line(value)
-    return _line(msgspec.json.encode(redact(value)).decode())
-
-
 def _count(count: int | None) -> str:
-    return _NONE if count is None else format_tokens(count)
+    return NONE if count is None else format_tokens(count)
 
 
 def _seconds(seconds: float | None) -> str:
-    return _NONE if seconds is None else format_seconds(seconds)
+    return NONE if seconds is None else format_seconds(seconds)
 
 
 def _line(text: str) -> str:

@@ -84,6 +84,39 @@ def connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
 
 
+def only_readable(path: Path) -> bool:
+    """Whether a history is there that may be read, but neither written nor have anything beside it."""
+    return path.is_file() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection to a history that may only be read: it is made for today's tuner already. Raises HistoryError."""
+    try:
+        ours = _is_ours(path)
+        connection = _reader(path)
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0]) if ours else 0
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise history_error(error, path) from error
+    except OSError as error:
+        raise file_error(error, path) from error
+    if version == len(MIGRATIONS):
+        return connection
+    connection.close()
+    raise HistoryError(
+        f"The history was written by another version of the tuner and may not be changed here: copy it to a folder "
+        f"you can write, and set TUNER_HOME to that ({path})."
+    )
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    log = path.with_name(f"{path.name}-wal")
+    # A log that is still to be played in needs the file beside it; without one the file is all there is.
+    fixed = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    where = f"{path.absolute().as_uri()}?mode=ro{fixed}"
+    return sqlite3.connect(where, uri=True, timeout=10.0, isolation_level=None, check_same_thread=False)
+
+
 def _is_ours(path: Path) -> bool:
     """Whether a history of ours is there. False: nothing is. Reads the header only, so that nothing is touched."""
     try:

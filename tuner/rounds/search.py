@@ -1,12 +1,15 @@
-"""What to look for in the history, as a condition of SQL. Values never become SQL text."""
+"""What to look for in the history: from words to a condition of SQL. Values never become SQL text."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from tuner.flags import FlagValueError, lookup, parse_value, suggest
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import RoundState
 
@@ -27,9 +30,70 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     flags: tuple[tuple[str, Any], ...] = ()
     #: Flags that were asked for, whatever their value.
     with_flags: tuple[str, ...] = ()
+    simulated: bool | None = None
+    #: Only rounds that no other one beats in everything.
+    front: bool = False
 
 
 ANY = Search()
+
+_STATES = frozenset(str(state) for state in RoundState)
+_KINDS = {"sim": True, "simulated": True, "real": False}
+_MARKS = {"keep": "keep", "kept": "keep", "reject": "reject", "rejected": "reject"}
+
+
+def read_words(words: Sequence[str]) -> Search:
+    """What an operator types to find rounds, one word after the other; all must hold.
+
+    A state ("failed", several: any of them), "kept" or "rejected", "simulated" or "real", "front", "#tag",
+    "flag=value" ("flag=" for rounds that did not ask for it); anything else is a part of a text. Raises HistoryError.
+    """
+    states: list[RoundState] = []
+    texts: list[str] = []
+    search = ANY
+    for word in words:
+        low = word.strip().lower()
+        name, equals, value = word.partition("=")
+        if low in _STATES:
+            states.append(RoundState(low))
+        elif low in _KINDS:
+            search = msgspec.structs.replace(search, simulated=_KINDS[low])
+        elif low in _MARKS:
+            search = msgspec.structs.replace(search, verdict=_MARKS[low])
+        elif low == "front":
+            search = msgspec.structs.replace(search, front=True)
+        elif len(low) > 1 and low.startswith("#"):
+            search = msgspec.structs.replace(search, tags=(*search.tags, normal_tag(word)))
+        elif equals and lookup(name) is not None:
+            search = with_flag(search, name, value)
+        else:
+            texts.append(word)
+    return msgspec.structs.replace(search, states=tuple(states), words=tuple(texts))
+
+
+def read_line(line: str) -> Search:
+    """As ``read_words``, from one line; quotes keep words together."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        # A quote that is still open: the operator is typing.
+        words = line.replace("'", " ").replace('"', " ").split()
+    return read_words(words)
+
+
+def with_flag(search: Search, name: str, value: str | None) -> Search:
+    """Also wants a flag: with any value (None), with this one, or not at all (empty). Raises HistoryError."""
+    info = lookup(name)
+    if info is None:
+        near = suggest(name)
+        raise HistoryError(f"{name} is not a flag of SGLang" + (f"; perhaps {near} was meant." if near else "."))
+    if value is None:
+        return msgspec.structs.replace(search, with_flags=(*search.with_flags, info.name))
+    try:
+        wanted = parse_value(info, value) if value else None
+    except FlagValueError as error:
+        raise HistoryError(str(error)) from error
+    return msgspec.structs.replace(search, flags=(*search.flags, (info.name, wanted)))
 
 
 def normal_tag(tag: str) -> str:
@@ -40,13 +104,16 @@ def normal_tag(tag: str) -> str:
     return tag
 
 
-def condition(search: Search, simulated: bool | None = None) -> tuple[str, tuple[Any, ...]]:
-    """(" WHERE ..." or an empty text, the values of its question marks)."""
+def condition(
+    search: Search, simulated: bool | None = None, numbers: Sequence[int] | None = None
+) -> tuple[str, tuple[Any, ...]]:
+    """(" WHERE ..." or an empty text, the values of its question marks); ``numbers``: only these rounds."""
     parts: list[str] = []
     values: list[Any] = []
-    if simulated is not None:
-        parts.append("simulated = ?")
-        values.append(int(simulated))
+    for kind in (simulated, search.simulated):
+        if kind is not None:
+            parts.append("simulated = ?")
+            values.append(int(kind))
     if search.states:
         parts.append(f"state IN ({', '.join('?' * len(search.states))})")
         values += [str(state) for state in search.states]
@@ -61,6 +128,9 @@ def condition(search: Search, simulated: bool | None = None) -> tuple[str, tuple
     for tag in search.tags:
         parts.append("EXISTS (SELECT 1 FROM json_each(rounds.tags) WHERE value = ?)")
         values.append(normal_tag(tag))
+    if numbers is not None:
+        parts.append("number IN (SELECT value FROM json_each(?))")
+        values.append(msgspec.json.encode(numbers).decode())
     for flag in search.with_flags:
         parts.append("json_extract(flags, ?) IS NOT NULL")
         values.append(_path(flag))

@@ -11,13 +11,14 @@ from tuner.rounds.model import Change, ChangeVerdict, Round, RoundState
 _POOLS = (
     ("KV tokens", "KV tokens", "KV token"),
     ("state slots", "slots", "slot"),
-    ("running requests", "running requests", "running request"),
+    ("requests", "requests", "request"),
     ("longest input, tokens", "tokens of longest input", "token of longest input"),
 )
 _LATENCIES = (("TTFT", "TTFT p50, s"), ("ITL", "ITL p50, s"))
 #: Keeps its small letter at the start of a sentence.
 _ROUND_NAME = re.compile(r"r\d")
-_NEVER_SERVED = frozenset({RoundState.FAILED, RoundState.REFUSED, RoundState.ABORTED})
+#: Rounds that ended before their server answered, or with its death.
+NEVER_SERVED = frozenset({RoundState.FAILED, RoundState.REFUSED, RoundState.ABORTED})
 
 
 def story(
@@ -31,16 +32,20 @@ def story(
     metrics: Sequence[Change],
 ) -> str:
     """ "+78,000 KV tokens for 24 slots; TTFT within noise." """
-    parts = [_ended(round_) for round_ in (old, new) if round_.state in _NEVER_SERVED]
+    ended = [round_ for round_ in (old, new) if round_.state in NEVER_SERVED]
+    parts = [_ended(round_) for round_ in ended]
     if apart:
         parts.append(f"not comparable, {apart}")
         return _sentence(parts)
-    bought = _bought(pools)
+    # What was refused was refused for its plan, whose pools are none.
+    refused = any(round_.state is RoundState.REFUSED for round_ in ended)
+    bought = _bought(pools, ("",) if refused else ("", " (predicted)"))
     if bought:
         parts.append(bought)
-    elif not any(round_.state in _NEVER_SERVED for round_ in (old, new)):
+    elif not ended:
         parts.append("pools unchanged" if flags else "the same flags and the same pools")
-    parts += [told for told in (_checks(checks), _latencies(metrics)) if told]
+    # A server that never served has neither passed nor missed a check, nor answered late.
+    parts += [told for told in (_checks(checks), _latencies(metrics)) if told and not ended]
     return _sentence(parts)
 
 
@@ -50,9 +55,9 @@ def _ended(round_: Round) -> str:
     return f"{round_.name} {how}{where}"
 
 
-def _bought(pools: Sequence[Change]) -> str:
+def _bought(pools: Sequence[Change], suffixes: Sequence[str]) -> str:
     """Gains for losses, from the actual pools, or from the predicted ones where no actual ones are known."""
-    for suffix in ("", " (predicted)"):
+    for suffix in suffixes:
         gains, losses = _counts(pools, suffix)
         if gains or losses:
             if gains and losses:

@@ -38,6 +38,8 @@ class RoundSummary(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p50_s: float | None = None
     itl_p50_s: float | None = None
     changed: dict[str, tuple[Any, Any]] = {}
+    #: Why the round itself cannot be read, one sentence; then the line tells what is still known of it.
+    damaged: str = ""
 
     @property
     def name(self) -> str:

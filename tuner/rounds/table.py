@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tuner.rounds.diff import DRAWN_ANEW, diff
+from tuner.rounds.diff import DRAWN_ANEW, diff, why_apart
 from tuner.rounds.measures import MEASURES
 from tuner.rounds.model import Round
 from tuner.rounds.noise import NOISE
@@ -45,8 +45,11 @@ def table(rounds: Sequence[Round]) -> RoundTable:
     ends = diff(rounds[0], rounds[-1])
     on_front = front(rounds)
     asked = _differing([r.recipe.flags for r in rounds])
+    said = {row.name: row.values for row in asked}
     effective = [
-        row for row in _differing([r.effective for r in rounds]) if row not in asked and row.name not in DRAWN_ANEW
+        row
+        for row in _differing([r.effective for r in rounds])
+        if row.name not in DRAWN_ANEW and not _as_asked(row.values, said.get(row.name))
     ]
     return RoundTable(
         rounds=tuple(r.name for r in rounds),
@@ -61,20 +64,33 @@ def table(rounds: Sequence[Round]) -> RoundTable:
 
 
 def _differing(each: Sequence[dict[str, Any]]) -> list[TableRow]:
+    """Lines of what differs; a round that never told anything differs in nothing."""
     names = dict.fromkeys(name for values in each for name in values)
-    rows = (TableRow(name=name, values=tuple(values.get(name) for values in each)) for name in names)
-    return [row for row in rows if not all(same(value, row.values[0]) for value in row.values)]
+    rows = []
+    for name in names:
+        told = [values.get(name) for values in each if values]
+        if not all(same(value, told[0]) for value in told):
+            rows.append(TableRow(name=name, values=tuple(values.get(name) for values in each)))
+    return rows
+
+
+def _as_asked(values: Sequence[Any], asked: Sequence[Any] | None) -> bool:
+    """Whether every round that told took what was asked: then the line of the flag has said it."""
+    if asked is None:
+        return False
+    return all(value is None or same(value, wanted) for value, wanted in zip(values, asked, strict=True))
 
 
 def _measures(rounds: Sequence[Round]) -> Iterator[TableRow]:
-    comparable = len({r.simulated for r in rounds}) == 1
+    comparable = not any(why_apart(rounds[0], other) for other in rounds[1:])
     for measure in MEASURES:
         values = tuple(measure.read(r) for r in rounds)
         known = [value for value in values if value is not None]
         if not known or (len(known) == len(values) and len(set(known)) == 1):
             continue
         best: tuple[str, ...] = ()
-        if measure.better and comparable and len(known) > 1 and all(measure.enough(r) for r in rounds):
+        alike = comparable and len({measure.kind(r) for r in rounds}) == 1
+        if measure.better and alike and len(known) > 1 and all(measure.enough(r) for r in rounds):
             target = max(known) if measure.better > 0 else min(known)
             band = NOISE * abs(target) if measure.noisy else 0.0
             best = tuple(

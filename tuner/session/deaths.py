@@ -17,6 +17,8 @@ from tuner.session.runners import LOST
 #: Deaths in a row after which the same start is not tried again.
 IN_A_ROW = 2
 _SHOWN_LINES = 12
+#: How a refusal begins that rests on earlier deaths alone.
+_DIED = "This recipe died"
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+(\.\d+)?", re.IGNORECASE)
 #: Rounds that tell nothing of whether the recipe can live.
 _SILENT = (RoundState.REFUSED, RoundState.ABORTED, RoundState.STARTING, RoundState.CHECKING)
@@ -83,12 +85,17 @@ def refusal(deaths: Sequence[Round], log_tail: Sequence[str]) -> Finding:
     return Finding(
         id=cause.id if cause is not None else FindingId.UNKNOWN,
         severity=Severity.FATAL,
-        title=f"This recipe died {len(deaths)} times in a row in the same way ({names}, {deaths[0].phase}): "
+        title=f"{_DIED} {len(deaths)} times in a row in the same way ({names}, {deaths[0].phase}): "
         f"{cause.title if cause is not None else deaths[0].reason}",
         evidence=tuple(line for line in log_tail if line.strip())[-_SHOWN_LINES:],
         remedy=f"{remedy}Change the recipe, or start it all the same with --force.",
         flags=cause.flags if cause is not None else {},
     )
+
+
+def refused_for_deaths(round_: Round) -> bool:
+    """Whether a round was not started because its recipe had died before, which ``force`` overrules."""
+    return round_.state is RoundState.REFUSED and any(f.title.startswith(_DIED) for f in round_.findings)
 
 
 def last_good(before: Iterable[Round], recipe: Recipe) -> Round | None:

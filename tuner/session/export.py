@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -16,6 +17,7 @@ from tuner.units import format_gib, format_tokens
 #: Those that hold a recipe, and that a recipe can be written as.
 RECIPE_FORMATS = ("toml", "settings", "yaml", "sh", "systemd", "docker")
 FORMATS = (*RECIPE_FORMATS, "md", "json")
+_SCRIPTS = ("sh", "docker")
 
 _SIMULATED = "SIMULATED: this round ran on the stand-in server, not on a real SGLang. It proves nothing."
 _CHART_CELLS = 72
@@ -49,6 +51,16 @@ def export_recipe(recipe: Recipe, fmt: str, comments: Sequence[str] = ()) -> str
     if fmt == "docker":
         return to_docker(recipe, comments)
     raise ValueError(f"There is no export format {fmt!r}: take one of {', '.join(FORMATS)}.")
+
+
+def write_file(target: Path, text: str, fmt: str) -> None:
+    """Writes a whole file or nothing; a script can be run as it is. Raises OSError."""
+    part = target.with_name(target.name + ".part")
+    part.write_bytes(text.encode())
+    if fmt in _SCRIPTS:
+        # As far as the operator's own umask lets others read it.
+        part.chmod(part.stat().st_mode | (part.stat().st_mode & 0o444) >> 2)
+    part.replace(target)
 
 
 def report(round_: Round, samples: Sequence[Readings] = ()) -> str:
@@ -86,7 +98,7 @@ def headline(round_: Round) -> list[str]:
         slots = f", {boot.mamba_slots} state slots" if boot.mamba_slots is not None else ""
         lines.append(
             f"{format_tokens(boot.kv_tokens)} KV tokens{slots}, "
-            f"{boot.max_running_requests} requests at once, {format_gib(boot.available_gib or 0.0)} free at ready."
+            f"{boot.max_running_requests} requests, {format_gib(boot.available_gib or 0.0)} free at ready."
         )
     lines += [f"Check {result.name}: {result.verdict} ({result.reason})" for result in round_.checks]
     if round_.sglang_version:

@@ -7,9 +7,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 
+from tuner.advice import Advice, advise
 from tuner.checks.model import CheckResult
 from tuner.doctor import diagnose_plan
 from tuner.metrics.model import GpuReading
@@ -21,6 +23,7 @@ from tuner.planner.solve import Need, Solution
 from tuner.probes.gpu import GpuProbe, probe_for
 from tuner.probes.http import ServerClient
 from tuner.recipe.model import Recipe
+from tuner.rounds.errors import DamagedRound
 from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
 from tuner.server import Supervisor, installed_version
@@ -28,14 +31,17 @@ from tuner.server.cards import Foreign
 from tuner.server.model import ReadyState, ServerHandle, StopOutcome
 from tuner.session import export as exporting
 from tuner.session import loop
+from tuner.session.advising import question
+from tuner.session.auto.model import AutoOutcome, Goal
 from tuner.session.bench import Bench
 from tuner.session.cards import cards_of
 from tuner.session.deaths import last_good, with_secrets
 from tuner.session.ends import started
 from tuner.session.events import Event
+from tuner.session.finding_here import Finder
 from tuner.session.planning import Given, Here, plan_inputs
 from tuner.session.runners import number_of
-from tuner.session.settle import settle
+from tuner.session.settle import seen, settle
 from tuner.session.solving import solved
 from tuner.session.swap import leave_to_others
 from tuner.session.watching import Look, Running, Watch, api_key
@@ -50,6 +56,9 @@ _LOOK_BACK = 50
 class Session:
     """Plans, runs and records rounds. Methods block; call them from a thread where a screen must stay alive."""
 
+    #: Address of the server that is only looked at (``tuner attach``); empty where servers are ours.
+    attached = ""
+
     def __init__(self, home: Home, environ: Mapping[str, str] | None = None) -> None:
         self.home = home
         self.environ = dict(os.environ if environ is None else environ)
@@ -57,7 +66,6 @@ class Session:
         self._probes: dict[tuple[bool, int], GpuProbe] = {}
         self._probes_lock = threading.Lock()
         self._watch = Watch(home, self.history, self.environ)
-        settle(self.history, self._supervisor(simulated=False, port=0))
 
     def close(self) -> None:
         """Lets go of connections and files; servers stay up."""
@@ -67,14 +75,24 @@ class Session:
                 probe.close()
         self.history.close()
 
+    def settle(self) -> list[Round]:
+        """Closes rounds whose tuner went away in the middle; returns them. Readers see them closed without it."""
+        return settle(self.history, self._supervisor(simulated=False, port=0))
+
     def running(self, port: int | None = None) -> Running | None:
         """The living server that a tuner started (on ``port``), newest first; None when there is none."""
-        handles = self._supervisor(simulated=False, port=0).running(port)
+        supervisor = self._supervisor(simulated=False, port=0)
+        handles = supervisor.running(port)
         if not handles:
             return None
         handle = max(handles, key=lambda h: h.started_at)
         number = number_of(handle.round_name)
-        return Running(handle, self.history.find(number) if number is not None else None)
+        try:
+            round_ = self.history.find(number) if number is not None else None
+        except DamagedRound:
+            # The server runs all the same, and must be stoppable.
+            round_ = None
+        return Running(handle, seen(round_, supervisor) if round_ is not None else None)
 
     def planning_inputs(self, recipe: Recipe, given: Given | None = None) -> PlanInputs:
         """Gathers a plan's inputs. Raises ModelError or CannotPlan, one sentence each."""
@@ -106,6 +124,10 @@ class Session:
         """The fewest changes to the flags of ``recipe`` that meet ``need``; its plan has its findings."""
         return solved(self.planning_inputs(recipe, given), need)
 
+    def advise(self, round_: Round, need: Need | None = None) -> Advice:
+        """What to try after ``round_``, ranked. Raises ModelError, CannotPlan or HistoryError, one sentence each."""
+        return advise(question(self.history, round_, self.planning_inputs(round_.recipe), need))
+
     def accuracy(self, *, simulated: bool, limit: int = 3) -> tuple[tuple[str, Accuracy], ...]:
         """How far the plans of the last rounds were off, newest first: (round, actual less planned)."""
         rounds = self.history.list(limit=_LOOK_BACK)
@@ -113,15 +135,25 @@ class Session:
         return tuple(itertools.islice(known, limit))
 
     def _calibrations(self, recipe: Recipe) -> Iterator[Round]:
-        """Rounds of the same model on the same kind of server whose pools are known, newest first."""
+        """Rounds of the same model on the same kind of server whose pools are known, newest first.
+
+        Those that came up go before those that died after their pools: only they tell the graphs.
+        """
+        died: list[Round] = []
         for round_ in self.history.list(limit=_LOOK_BACK):
+            boot = round_.boot
             if (
-                round_.simulated == recipe.simulated
-                and round_.recipe.model_path == recipe.model_path
-                and round_.boot is not None
-                and round_.boot.kv_tokens is not None
+                round_.simulated != recipe.simulated
+                or round_.recipe.model_path != recipe.model_path
+                or boot is None
+                or boot.kv_tokens is None
             ):
+                continue
+            if boot.available_gib is None:
+                died.append(round_)
+            else:
                 yield round_
+        yield from died
 
     def run_round(
         self,
@@ -135,6 +167,7 @@ class Session:
         drain: bool = True,
     ) -> Round:
         """One whole round; see ``loop.run_round``."""
+        self.settle()
         return loop.run_round(
             self._bench(recipe),
             recipe,
@@ -154,23 +187,45 @@ class Session:
 
     def fall_back(self, failed: Round, *, publish: Publish, cancel: threading.Event) -> Round | None:
         """Starts the last good round again after ``failed``; None when there is none, or its server still runs."""
-        good = self.last_good(failed.recipe)
+        good = self.way_back(failed)
         if good is None:
-            return None
-        running = self.running(failed.recipe.port)
-        if running is not None and running.round is not None and running.round.state is RoundState.VERIFIED:
             return None
         note = f"The last good round {good.name} again, after {failed.name}."
         recipe = with_secrets(good.recipe, failed.recipe)
         return self.run_round(recipe, note=note, publish=publish, cancel=cancel, drain=False)
+
+    def way_back(self, failed: Round) -> Round | None:
+        """The round that ``fall_back`` would start; None when there is none, or a good server runs."""
+        good = self.last_good(failed.recipe)
+        running = self.running(failed.recipe.port) if good is not None else None
+        if running is not None and running.round is not None and running.round.state is RoundState.VERIFIED:
+            return None
+        return good
+
+    def auto(
+        self, recipe: Recipe, goal: Goal, *, publish: Publish, cancel: threading.Event, leave: threading.Event
+    ) -> AutoOutcome:
+        """Rounds from ``recipe`` until ``goal`` was seen to be met, cannot be, or its rounds are used up.
+
+        Where it is not met, what ran before is started again; so it is after ``cancel``. ``leave`` ends that too.
+        Raises CannotPlan or ModelError, and ``StartRefused`` while another tuner is at work on the port.
+        """
+        from tuner.session.auto.loop import run_auto  # what it measures with is not needed to look at a server
+
+        return run_auto(self, self._bench(recipe), recipe, goal, publish=publish, cancel=cancel, leave=leave)
 
     def foreign(self, port: int | None = None) -> list[Foreign]:
         """SGLang servers (on ``port``) that were started by hand or by something else: looked at, never touched."""
         found = self._supervisor(simulated=False, port=0).foreign()
         return [server for server in found if port is None or server.port == port]
 
+    def finder(self) -> Finder:
+        """A look around this machine for a first recipe."""
+        return Finder(home=Path.home(), environ=self.environ, cards=self._probe_by(False, 0).read)
+
     def verify(self, *, publish: Publish, cancel: threading.Event) -> list[CheckResult] | None:
         """Checks the running server again and records the results in its round; None when nothing runs."""
+        self.settle()
         running = self.running()
         if running is None:
             return None
@@ -228,12 +283,13 @@ class Session:
         """
         running = self.running()
         readings = self._watch.read(running, keep=keep)
-        if running is None:
-            gpus = self._probe_by(False, 0).read()
-        else:
-            recipe = running.handle.recipe
-            gpus = cards_of(recipe, self.environ, self._probe(recipe).read())
-        return Look(time.time(), running, readings, tuple(gpus), running is not None)
+        probe = self._probe_by(False, 0) if running is None else self._probe(running.handle.recipe)
+        gpus = probe.read()
+        if running is not None:
+            gpus = cards_of(running.handle.recipe, self.environ, gpus)
+        changed = self._watch.changed(running)
+        no_gpus = "" if gpus else probe.reason
+        return Look(time.time(), running, readings, tuple(gpus), running is not None, changed, no_gpus=no_gpus)
 
     def export(self, number: int, fmt: str) -> str:
         """A round as text in one of ``export.FORMATS``. Raises KeyError for no such round."""

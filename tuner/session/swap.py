@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tuner.findings import Finding, FindingId, Severity
 from tuner.recipe.model import Recipe
+from tuner.rounds.errors import DamagedRound
 from tuner.rounds.history import History
 from tuner.rounds.model import Round
 from tuner.server import launch_spec, preflight
@@ -59,7 +60,11 @@ def _speaks_against(
 def leave_to_others(history: History, handle: ServerHandle) -> None:
     """Raises ``InUse`` when another living tuner is in the middle of a round on this server: it may still load."""
     number = number_of(handle.round_name)
-    theirs = history.find(number) if number is not None else None
+    try:
+        theirs = history.find(number) if number is not None else None
+    except DamagedRound:
+        # Nobody can be in the middle of a round that nobody can read.
+        return
     if theirs is None or not run_by_another(theirs):
         return
     raise InUse(

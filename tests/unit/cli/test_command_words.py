@@ -88,3 +88,17 @@ def test_a_start_without_news_is_told_of_once_and_then_now_and_again(capsys: pyt
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[0] for line in lines] == ["0.0", "0.5", "30.5", "60.5", "80.0"]
     assert sum("no news" in line for line in lines) == 3
+
+
+def test_a_round_goes_on_when_nobody_reads_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+
+    def hung_up(text: str, *, err: bool) -> None:
+        heard.append(text)
+        raise BrokenPipeError
+
+    monkeypatch.setattr("tuner.cli.progress.say", hung_up)
+    watch = narrator(quiet=False)
+    for phase in (Phase.LAUNCHING, Phase.LOADING, Phase.CAPTURING):
+        watch(PhaseChanged(phase=phase, elapsed_s=0.0, total_s=0.0))
+    assert len(heard) == 1

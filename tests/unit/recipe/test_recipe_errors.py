@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.recipe import Recipe, RecipeError, dumps_toml, load, loads_settings, loads_toml, merge_set, to_argv, to_shell
+from tuner.recipe.checking import checked_variable
 
 PRESETS = Path(__file__).parents[3] / "presets"
 SETTINGS = '{"runtime": {"max_running_requests": 3, "schedule_policy": "lpm"}, "api": {"timeout_seconds": 120}}'
@@ -175,3 +176,9 @@ def test_mutated_settings_give_a_recipe_or_a_sentence(text: str) -> None:
 def test_any_assignment_is_done_or_refused(text: str) -> None:
     with contextlib.suppress(RecipeError):
         every_use(merge_set(Recipe(flags={"model_path": "m"}), [text]))
+
+
+def test_a_name_with_an_escape_sequence_is_told_without_it() -> None:
+    with pytest.raises(RecipeError) as refused:
+        checked_variable("\x1b[31mA\n", "x", "environment.\x1b[31mA\n")
+    assert str(refused.value) == "environment.A is no name of an environment variable: use letters, digits and _."

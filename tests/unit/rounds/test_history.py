@@ -26,6 +26,7 @@ from tuner.recipe.model import ApiSettings, Recipe
 from tuner.rounds import schema
 from tuner.rounds.history import History, HistoryError, UnknownRound
 from tuner.rounds.model import Round, RoundState
+from tuner.rounds.pareto import point_of
 from tuner.rounds.summary import summarise
 from tuner.serverlog.model import BootFacts, Phase
 
@@ -511,6 +512,73 @@ def test_a_round_that_no_reader_can_take_is_told_in_a_sentence(tmp_path: Path) -
             connection.execute("UPDATE rounds SET body = ?, started_at = 1e300 WHERE number = 2", (late,))
         with pytest.raises(HistoryError, match="r1 cannot be read from the history: "):
             history.get(1)
-        for read in (lambda: history.get(2), history.summaries):
-            with pytest.raises(HistoryError, match="r2 cannot be read from the history: it started at no time"):
-                read()
+        with pytest.raises(HistoryError, match="r2 cannot be read from the history: it started at no time"):
+            history.get(2)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("body", b'{"number": 2, "started_at": 17', "cut short or overwritten"),
+        ("body", b'{"note": "\xff\xfe"', "cut short or overwritten"),
+        ("state", b"exploded", "Invalid enum value 'exploded'"),
+        ("started_at", b"yesterday", "Expected `float`"),
+        ("flags", b"{", "truncated"),
+        ("tags", b"nothing", "malformed"),
+        ("reason", b"\xff\xfe \x80", "bytes that are no text"),
+        ("kv_tokens", b"many", "Expected `int | null`"),
+    ],
+)
+def test_a_damaged_round_is_listed_with_what_is_known_and_the_others_work(
+    tmp_path: Path, column: str, value: bytes, told: str
+) -> None:
+    path = tmp_path / "history.sqlite3"
+    with History(path) as history:
+        for note in ("one", "two", "three"):
+            history.save(finished(history.open_round(draft(note))))
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"UPDATE rounds SET {column} = CAST(? AS TEXT) WHERE number = 2", (value,))
+    with History(path) as history:
+        newer, damaged, older = history.summaries()
+        assert (newer.number, damaged.number, older.number) == (3, 2, 1)
+        assert not newer.damaged and not older.damaged and told in damaged.damaged
+        assert (damaged.note, damaged.max_running_requests) == ("two", 3)
+        assert {3, 1} <= {r.number for r in history.list()}
+        assert history.last_good() == history.last() == history.get(3)
+        assert {point.number for point in history.points()} >= {3, 1}
+        history.set_note(2, "left alone")
+        assert history.summaries(limit=1, offset=1)[0].note == "left alone"
+        assert history.open_round(draft("four")).number == 4
+
+
+def test_a_history_in_a_folder_that_may_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "history.sqlite"
+    filled(path, 2)
+    before = sorted(tmp_path.iterdir()), path.read_bytes()
+    monkeypatch.setattr(schema.os, "access", lambda where, mode: mode != os.W_OK)
+    with History(path) as history:
+        assert history.only_readable
+        assert [line.number for line in history.summaries()] == [2, 1]
+        assert history.last() == history.get(2)
+        with pytest.raises(HistoryError, match="may not be written: make the file and its folder writable"):
+            history.set_note(1, "x")
+    assert (sorted(tmp_path.iterdir()), path.read_bytes()) == before
+
+
+def test_an_older_history_that_may_only_be_read_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "history.sqlite"
+    filled(path, 1)
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("SELECT 1",)))
+    monkeypatch.setattr(schema.os, "access", lambda where, mode: mode != os.W_OK)
+    with pytest.raises(HistoryError, match="copy it to a folder you can write, and set TUNER_HOME"):
+        History(path)
+
+
+def test_places_between_input_agents_and_latency_are_read_as_the_rounds_have_them(history: History) -> None:
+    kept = [history.save(finished(history.open_round(draft(simulated=n % 2 == 0)))) for n in range(4)]
+    told = msgspec.structs.replace(kept[0], effective={"max_req_input_len": 9_000}, fingerprint={"config": "abc"})
+    rejected = history.save(told)
+    history.set_verdict(kept[3].number, "reject")
+    assert history.points() == [point_of(round_) for round_ in (rejected, kept[1], kept[2])]

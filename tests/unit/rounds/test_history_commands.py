@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,3 +160,51 @@ def test_what_cannot_be_imported_is_told_and_the_history_is_left_alone(shell: Sh
     (tmp_path / "x.yaml").write_text("a: [", encoding="utf-8")
     assert len(shell.run("import", str(tmp_path / "x.yaml"), status=2).stderr.strip().splitlines()) == 1
     assert not Home.at(shell.home).database.exists()
+
+
+def test_a_round_that_lost_its_tuner_is_shown_closed_and_left_as_it_is(shell: Shell) -> None:
+    with History(Home.at(shell.home).database) as history:
+        history.open_round(draft("lost"))
+    (listed,) = shell.json("rounds")
+    assert listed["state"] == "failed" and "its server is gone" in listed["reason"]
+    assert " failed " in shell.run("rounds").stdout
+    assert shell.json("show", "r1")["state"] == "failed"
+    with History(Home.at(shell.home).database) as history:
+        assert history.get(1).state is RoundState.STARTING
+
+
+def test_one_damaged_round_does_not_hide_the_others(three: Shell) -> None:
+    with sqlite3.connect(Home.at(three.home).database) as connection:
+        connection.execute("UPDATE rounds SET body = substr(body, 1, 60) WHERE number = 2")
+    text = three.run("rounds").stdout
+    assert "damaged" in text and "r3" in text and "r1" in text
+    told = {r["name"]: r for r in three.json("rounds")}
+    assert "cut short" in told["r2"]["damaged"] and told["r2"]["reason"] == "OOM."
+    assert told["r3"]["recipe"] and told["r1"]["pareto"] is False
+    assert "r2 cannot be read from the history" in three.run("show", "r2", status=2).stderr
+    assert "mem_fraction_static" in three.run("diff", "r1", "r3").stdout
+    assert three.json("show", "last")["name"] == three.json("show", "good")["name"] == "r3"
+
+
+def test_words_of_the_app_work_on_the_command_line(three: Shell) -> None:
+    three.run("tag", "r1", "winner")
+    assert names(three.json("rounds", "failed")) == ["r2"]
+    assert names(three.json("rounds", "real", "#winner")) == ["r1"]
+    assert names(three.json("rounds", "simulated")) == []
+    assert names(three.json("rounds", "mem_fraction_static=0.98")) == ["r3"]
+    assert "it takes a number above 0" in three.run("rounds", "mem_fraction_static=x", status=2).stderr
+
+
+def test_a_home_that_may_only_be_read_is_read_and_that_is_said(three: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda where, mode: mode != os.W_OK)
+    for words in (("rounds",), ("show", "r1"), ("diff", "r1", "r3"), ("chart", "kv_tokens"), ("export", "r1")):
+        assert "The history may only be read, so nothing is kept" in three.run(*words).stderr
+    assert "may not be written: make the file and its folder writable" in three.run("keep", "r1", status=2).stderr
+
+
+@pytest.mark.parametrize(("fmt", "runs"), [("sh", True), ("docker", True), ("toml", False), ("md", False)])
+def test_an_exported_script_can_be_run_as_it_is(three: Shell, tmp_path: Path, fmt: str, *, runs: bool) -> None:
+    target = tmp_path / f"out.{fmt}"
+    three.run("export", "r1", "--format", fmt, "-o", str(target))
+    assert os.access(target, os.X_OK) == runs
+    assert list(tmp_path.glob("*.part")) == []

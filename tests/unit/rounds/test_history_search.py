@@ -15,7 +15,7 @@ from test_history import draft, finished
 from tuner.rounds import schema
 from tuner.rounds.history import History, HistoryError
 from tuner.rounds.model import RoundState
-from tuner.rounds.search import Search
+from tuner.rounds.search import Search, condition, read_line
 
 
 @pytest.fixture
@@ -143,3 +143,50 @@ def test_any_words_find_rounds_or_nothing(
             history.set_tags(1, [tag])
         except (HistoryError, UnicodeEncodeError) as error:
             assert isinstance(error, HistoryError), error
+
+
+@pytest.mark.parametrize(
+    ("line", "numbers"),
+    [
+        ("", [4, 3, 2, 1]),
+        ("verified", [3, 1]),
+        ("verified refused", [3, 2, 1]),
+        ("real verified", [1]),
+        ("SIM", [3]),
+        ("kept", [1]),
+        ("#winner", [1]),
+        ("mem_fraction_static=0.5", [2]),
+        ("--kv-cache-dtype=fp8_e4m3", [4]),
+        ("kv_cache_dtype= real", [2, 1]),
+        ("'100% 显存'", [2]),
+        ("'100% 显", [2]),
+        ("x=y", []),
+        ("front", [3, 1]),
+        ("front real", [1]),
+    ],
+)
+def test_rounds_are_found_by_what_an_operator_types(history: History, line: str, numbers: list[int]) -> None:
+    for number in (1, 3):
+        boot = msgspec.structs.replace(history.get(number).boot, max_running_requests=3)
+        history.save(msgspec.structs.replace(history.get(number), boot=boot, effective={"max_req_input_len": 1000}))
+    history.set_verdict(1, "keep")
+    history.set_tags(1, ["winner"])
+    search = read_line(line)
+    assert [found.number for found in history.summaries(search=search)] == numbers
+    assert history.count(search=search) == len(numbers)
+
+
+def test_a_value_that_a_flag_cannot_take_is_told_while_it_is_typed() -> None:
+    with pytest.raises(HistoryError, match="it takes a number above 0"):
+        read_line("mem_fraction_static=much")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=40))
+def test_anything_may_be_typed_to_find_rounds(line: str) -> None:
+    try:
+        search = read_line(line)
+    except HistoryError as error:
+        assert str(error).endswith((".", "?"))
+        return
+    condition(search)

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tuner.measure.model import Load, Measurement, Sample, Slo
+from tuner.measure.model import Load, Measurement, Physics, Sample, Slo, SpeedPoint
+from tuner.measure.report import load_text
 from tuner.measure.stats import by_repeat, rates, stat
 from tuner.recipe.model import Recipe
 from tuner.rounds.ab import Side, alternating, compared
@@ -15,6 +16,7 @@ from tuner.rounds.history import History
 from tuner.rounds.measured import newest_pair
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundState
 from tuner.rounds.noise import compare_measured
+from tuner.rounds.report import round_markdown, round_text
 
 #: What the issue of this comparison injects: from request to request, and from round to round.
 REQUEST, ROUND = 0.05, 0.02
@@ -161,3 +163,12 @@ def test_a_start_or_two_of_each_side_are_too_few() -> None:
     chance = random.Random(8)
     found = compared(side("lpm", chance, 0.4, 2), side("fcfs", chance, 0.8, 2))
     assert {change.verdict for change in found} == {ChangeVerdict.NOT_COMPARABLE}
+
+
+def test_what_was_measured_is_shown_with_its_round() -> None:
+    load = measured(random.Random(1))
+    alone = Physics(at=1.0, points=(SpeedPoint(tokens=16_384, ttft_s=4.1, prefill_tokens_per_s=3_996.2),))
+    shown = round_text(msgspec.structs.replace(round_of(1, load), physics=alone))
+    assert f"load {load_text(load.load)}: " in shown and "output" in shown
+    assert "16,384" in shown and "3,996 t/s" in shown
+    assert "```text\nload " in round_markdown(round_of(1, load))

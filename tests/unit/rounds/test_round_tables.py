@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_round_reports import round_
 
@@ -13,7 +13,7 @@ from tuner.rounds.chart import bars, measure_chart, memory_chart, samples_chart,
 from tuner.rounds.diff import diff
 from tuner.rounds.measures import MEASURES, measure
 from tuner.rounds.model import ChangeVerdict, Round, RoundState
-from tuner.rounds.pareto import front
+from tuner.rounds.pareto import Point, best, front
 from tuner.rounds.report import table_markdown, table_text
 from tuner.rounds.table import table
 from tuner.serverlog.model import BootFacts
@@ -38,7 +38,7 @@ def test_a_table_has_a_column_for_each_round_and_only_what_differs() -> None:
     (fraction,) = many.flags
     assert fraction.name == "mem_fraction_static" and fraction.values == (0.81, 0.82, 0.85)
     rows = {row.name: row for row in many.measures}
-    assert rows["KV tokens"].best == ("r2",) and rows["running requests"].best == ("r1", "r5")
+    assert rows["KV tokens"].best == ("r2",) and rows["requests"].best == ("r1", "r5")
     assert "state slots" not in rows and "TTFT p50" not in rows
     text = table_text(many)
     assert "r1 to r5: +50,000 KV tokens" in text and "220,000 *" in text
@@ -47,13 +47,13 @@ def test_a_table_has_a_column_for_each_round_and_only_what_differs() -> None:
 
 
 def test_nothing_is_best_that_is_within_noise_or_of_too_few_samples() -> None:
-    def best(*times: float, count: int = 24) -> tuple[str, ...]:
+    def soonest(*times: float, count: int = 24) -> tuple[str, ...]:
         rounds = [served(n, 1000 * n, 3, ttft, count) for n, ttft in enumerate(times, start=1)]
         return {row.name: row.best for row in table(rounds).measures}["TTFT p50"]
 
-    assert best(0.5, 0.8, 1.0) == ("r1",)
-    assert best(0.80, 0.81, 0.82) == ("r1", "r2", "r3")
-    assert best(0.5, 0.8, 1.0, count=9) == ()
+    assert soonest(0.5, 0.8, 1.0) == ("r1",)
+    assert soonest(0.80, 0.81, 0.82) == ("r1", "r2", "r3")
+    assert soonest(0.5, 0.8, 1.0, count=9) == ()
 
 
 def test_the_front_has_what_no_other_round_beats_in_everything() -> None:
@@ -134,3 +134,49 @@ def test_any_values_are_drawn_within_the_room(values: list[float | None], cells:
     assert len(spark(values, 60)) == min(60, len(values))
     for line in bars([(f"r{n}", value, "x") for n, value in enumerate(values)], cells):
         assert width(line) <= max(cells, 16)
+
+
+POINTS = st.lists(
+    st.builds(
+        Point,
+        number=st.integers(1, 10**6),
+        group=st.sampled_from([(False, "a", None), (True, "a", None)]),
+        longest=st.none() | st.integers(1, 4),
+        agents=st.none() | st.integers(1, 4),
+        ttft_s=st.none() | st.sampled_from([0.5, 0.51, 0.53, 0.7, 1.0]),
+    ),
+    max_size=12,
+    unique_by=lambda point: point.number,
+)
+
+
+def _beats(one: Point, other: Point) -> bool:
+    """By the words of the definition, one pair at a time."""
+    if None in (one.longest, one.agents, other.longest, other.agents) or one.group != other.group:
+        return False
+    if (one.ttft_s is None) != (other.ttft_s is None):
+        return False
+    sooner = 0.0
+    if one.ttft_s is not None and other.ttft_s is not None and abs(one.ttft_s - other.ttft_s) > 0.05 * other.ttft_s:
+        sooner = other.ttft_s - one.ttft_s
+    steps = (one.longest - other.longest, one.agents - other.agents, sooner)  # type: ignore[operator]
+    return min(steps) >= 0 and max(steps) > 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(POINTS)
+def test_the_front_of_many_rounds_is_that_of_every_pair(points: list[Point]) -> None:
+    known = [p for p in points if p.longest is not None and p.agents is not None]
+    assert best(points) == {p.number for p in known if not any(_beats(other, p) for other in known)}
+
+
+def test_a_round_that_never_served_does_not_fill_the_table_with_dashes() -> None:
+    one, other = served(1, 1_000, 3), served(2, 2_000, 3)
+    refused = msgspec.structs.replace(one, number=3, state=RoundState.REFUSED, effective={}, boot=None)
+    assert [row.name for row in table([one, other, refused]).effective] == ["max_req_input_len"]
+
+
+def test_nothing_is_the_best_among_rounds_of_different_cards() -> None:
+    rounds = [served(n, n * 1_000, 3, gpu_name=card) for n, card in ((1, "A"), (2, "A"), (3, "B"))]
+    assert not any(row.best for row in table(rounds).measures)
+    assert any(row.best for row in table(rounds[:2]).measures)
