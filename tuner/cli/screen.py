@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -19,32 +20,32 @@ from tuner.session.session import Session
 @command
 def demo_command(port: int | None) -> int:
     """Open the terminal app on a stand-in server: no GPU, no SGLang, on any machine."""
-    _need_a_terminal()
+    need_a_terminal()
     recipe = recipe_for("demo", (f"port={port}",) if port else ())
-    return _run(Session(Home.find()), recipe, demo=True)
+    return run_on(Session(Home.find()), recipe, demo=True)
 
 
 @command
 def open_app(preset: str | None) -> int:
-    """Opens the app: on the running server, else on ``preset``, else where the last round left off."""
-    _need_a_terminal()
+    """Opens the app: on the running server, else on ``preset``, else where the last round left off.
+
+    Where there is nothing of all that the app looks around and asks what it cannot find.
+    """
+    need_a_terminal()
     session = Session(Home.find())
     running = session.running()
     if running is not None and preset is None:
-        return _run(session, running.handle.recipe, demo=running.handle.simulated)
+        return run_on(session, running.handle.recipe, demo=running.handle.simulated)
     recipe = recipe_for(preset, ()) if preset else _left_off(session)
     if recipe is None:
-        session.close()
-        raise UsageProblem(
-            "There is no server and no history yet: open a preset with tuner --preset NAME, "
-            "or see how it works with tuner demo."
-        )
-    return _run(session, recipe, demo=recipe.simulated)
+        return run_on(session, Recipe(), demo=False, first=True)
+    return run_on(session, recipe, demo=recipe.simulated)
 
 
-def _need_a_terminal() -> None:
+def need_a_terminal() -> None:
     """The app can neither be seen nor left where its input or output is a pipe or a file. Raises UsageProblem."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    in_a_browser = bool(os.environ.get("TEXTUAL_DRIVER"))  # as textual serve starts it
+    if not in_a_browser and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageProblem("The app needs a terminal; without one, commands such as tuner run and tuner status work.")
 
 
@@ -53,13 +54,16 @@ def _left_off(session: Session) -> Recipe | None:
     if last is not None:
         return last.recipe
     own = session.home.config / "config.toml"
-    return recipe_for(str(own), ()) if own.is_file() else None
+    if own.is_file():
+        return recipe_for(str(own), ())
+    mine = sorted(session.home.presets.glob("*.toml"), key=lambda path: path.stat().st_mtime)
+    return recipe_for(str(mine[-1]), ()) if mine else None
 
 
-def _run(session: Session, recipe: Recipe, *, demo: bool) -> int:
+def run_on(session: Session, recipe: Recipe, *, demo: bool, first: bool = False) -> int:
     from tuner.ui.app import run_app  # Textual is heavy
 
     try:
-        return run_app(session, recipe, demo=demo)
+        return run_app(session, recipe, demo=demo, first=first)
     finally:
         session.close()

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
+from tuner.cli.look import bound, key_option, opened, url_option
 from tuner.cli.output import DONE, FAILED, command, json_option, print_json, say
-from tuner.paths import Home
-from tuner.session.session import Session
+from tuner.metrics.words import gpu_words, rows
 from tuner.session.watching import Look
-from tuner.units import format_gib, format_tokens
+from tuner.units import format_gib
+
+#: Processes of a card that are listed, largest first.
+_MOST_PROCESSES = 5
+#: Seconds between the two looks of a status.
+_APART_S = 1.0
 
 
 @click.command("status")
+@url_option
+@key_option
 @json_option
 @command
-def status_command(as_json: bool) -> int:
-    """Say what runs now and how it does. Exit status 1 when no server of the tuner runs."""
-    session = Session(Home.find())
-    try:
-        look = session.look()
-    finally:
-        session.close()
+def status_command(url: str | None, key_env: str | None, as_json: bool) -> int:
+    """Say what runs now and how it does. Exit status 1 when no server of the tuner runs, or none answers at URL."""
+    with opened(url, key_env) as source:
+        look = source.look()
+        if look.alive:
+            # Speeds and percentiles are differences: one look has none.
+            time.sleep(_APART_S)
+            look = source.look()
     if as_json:
         print_json(_json(look))
     else:
@@ -33,15 +43,26 @@ def _json(look: Look) -> dict[str, object]:
     if look.running is not None:
         handle, round_ = look.running.handle, look.running.round
         server = {
-            "pid": handle.pid,
-            "url": handle.url,
+            "pid": handle.pid or None,
+            "url": look.url or handle.url,
+            "attached": bool(look.url),
             "simulated": handle.simulated,
             "round": handle.round_name,
             "state": round_.state if round_ else None,
-            "log": handle.log_path,
-            "started_at": handle.started_at,
+            "log": handle.log_path or None,
+            "started_at": None if look.url else handle.started_at,
+            "sglang_version": round_.sglang_version if round_ else handle.recipe.tuner.sglang_version,
         }
-    return {"running": server, "readings": look.readings, "gpus": look.gpus, "at": look.at}
+    changed = [{"title": finding.title, "remedy": finding.remedy} for finding in look.changed]
+    return {
+        "running": server,
+        "readings": look.readings,
+        "binds": bound(look),
+        "changed_by_server": changed,
+        "gpus": look.gpus,
+        "no_gpus": look.no_gpus or None,
+        "at": look.at,
+    }
 
 
 def _say(look: Look) -> None:
@@ -51,20 +72,23 @@ def _say(look: Look) -> None:
         handle, round_ = look.running.handle, look.running.round
         mark = " SIMULATED, not a real SGLang" if handle.simulated else ""
         state = f", {round_.state}" if round_ else ""
-        say(f"{handle.round_name or 'server'}{state}: {handle.url}, pid {handle.pid}{mark}")
-    readings = look.readings
-    if readings is not None:
-        if readings.kv_used_tokens is not None and readings.kv_total_tokens:
-            share = 100 * readings.kv_used_tokens / readings.kv_total_tokens
-            of = f"{format_tokens(readings.kv_used_tokens)} of {format_tokens(readings.kv_total_tokens)}"
-            say(f"  KV use       {of} tokens ({share:.1f} %)")
-        if readings.slots_total:
-            say(f"  State slots  {readings.slots_used} of {readings.slots_total}")
-        if readings.running is not None:
-            say(f"  Requests     {readings.running} running, {readings.queued} queued")
-        if readings.notice:
-            say(f"  {readings.notice}")
+        where = f"{look.url}, attached" if look.url else f"{handle.url}, pid {handle.pid}"
+        say(f"{handle.round_name or 'server'}{state}: {where}{mark}")
+    if look.readings is not None and look.alive:
+        for name, words in rows(look.readings):
+            say(f"  {name:<13}{words}")
+        binds = bound(look)
+        if binds is not None:
+            say(f"  {binds.words}")
+    if look.readings is not None and look.readings.notice:
+        say(f"  {look.readings.notice}")
+    for finding in look.changed:
+        say(f"  {finding.title} {finding.remedy}")
+    if look.no_gpus:
+        say(f"  {'GPU':<13}{look.no_gpus}")
     for gpu in look.gpus:
-        if gpu.used_mib is not None and gpu.total_mib is not None:
-            used, total = format_gib(gpu.used_mib / 1024), format_gib(gpu.total_mib / 1024)
-            say(f"  GPU {gpu.index}        {gpu.name or ''} {used} of {total}")
+        words = gpu_words(gpu)
+        say(f"  {f'GPU {gpu.index}':<13}{' · '.join(part for part in (gpu.name, words) if part)}")
+        for process in gpu.processes[:_MOST_PROCESSES]:
+            memory = format_gib(process.memory_mib / 1024) if process.memory_mib is not None else "memory not told"
+            say(f"  {'':<13}process {process.pid}{f' {process.name}' if process.name else ''}: {memory}")

@@ -57,6 +57,19 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of ``/server_info``."""
 
     internal_states: tuple[InternalState, ...] = ()
+    max_total_num_tokens: int | None = None
+    tp_size: int | None = None
+    pp_size: int | None = None
+    dp_size: int | None = None
+    enable_dp_attention: bool | None = None
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """Schedulers that hold the same prefix cache, each its own share of every token."""
+        tensor = max(1, self.tp_size or 1)
+        if self.enable_dp_attention:
+            tensor = max(1, tensor // max(1, self.dp_size or 1))
+        return tensor * max(1, self.pp_size or 1)
 
     def total(self, field: str) -> int | None:
         """Sum of a field over the DP ranks that have it."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import pynvml
 
-from tuner.metrics.model import GpuProcess, GpuReading
+from tuner.metrics.model import GpuInstance, GpuProcess, GpuReading
 from tuner.paths import Home
 from tuner.probes.simcard import SimCardProbe
 
@@ -22,6 +22,18 @@ _PEER_REASONS = {
     pynvml.NVML_P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "not supported between their sockets",
     pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY: "turned off in the driver",
 }
+#: Why a clock is held down, by the bits of NVML's reasons; being idle is none.
+_THROTTLES = (
+    (pynvml.nvmlClocksThrottleReasonSwPowerCap, "power limit"),
+    (pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown, "power brake of the host"),
+    (pynvml.nvmlClocksThrottleReasonHwThermalSlowdown, "too hot"),
+    (pynvml.nvmlClocksThrottleReasonSwThermalSlowdown, "near its highest temperature"),
+    (pynvml.nvmlClocksThrottleReasonSyncBoost, "held to the clock of other GPUs"),
+    (pynvml.nvmlClocksThrottleReasonApplicationsClocksSetting, "clock set by the operator"),
+    (pynvml.nvmlClocksThrottleReasonDisplayClockSetting, "clock of a display"),
+)
+#: Says that one of the two hardware reasons above holds, or an unnamed one.
+_HARDWARE = pynvml.nvmlClocksThrottleReasonHwSlowdown
 
 
 class GpuProbe(Protocol):
@@ -122,7 +134,7 @@ def _device(index: int) -> GpuReading | None:
         return None
     memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
     rates = _ask(pynvml.nvmlDeviceGetUtilizationRates, handle)
-    power_mw = _ask(pynvml.nvmlDeviceGetPowerUsage, handle)
+    parts = _mig_devices(handle)
     return GpuReading(
         index=index,
         uuid=_text(_ask(pynvml.nvmlDeviceGetUUID, handle)),
@@ -131,21 +143,48 @@ def _device(index: int) -> GpuReading | None:
         used_mib=memory.used // _MIB if memory else None,
         free_mib=memory.free // _MIB if memory else None,
         utilisation=rates.gpu if rates else None,
-        power_w=power_mw / 1000 if power_mw is not None else None,
+        memory_busy=rates.memory if rates else None,
+        power_w=_watts(_ask(pynvml.nvmlDeviceGetPowerUsage, handle)),
+        power_limit_w=_watts(_ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
         temperature_c=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
-        processes=tuple(_processes(handle)),
+        clock_mhz=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        clock_max_mhz=_ask(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM),
+        memory_clock_mhz=_ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM),
+        throttled=_throttles(_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)),
+        instances=tuple(_instance(part) for part in parts),
+        processes=tuple(_processes(handle, parts)),
     )
 
 
-def _processes(handle: Any) -> Iterator[GpuProcess]:
-    """Processes on the device and, with MIG, on its instances. Containers often get an empty list."""
-    devices = [handle, *_mig_devices(handle)]
+def _watts(milliwatts: int | None) -> float | None:
+    return milliwatts / 1000 if milliwatts is not None else None
+
+
+def _throttles(reasons: int | None) -> tuple[str, ...] | None:
+    if reasons is None:
+        return None
+    named = tuple(words for bit, words in _THROTTLES if reasons & bit)
+    return named or (("slowed by the hardware",) if reasons & _HARDWARE else ())
+
+
+def _instance(device: Any) -> GpuInstance:
+    memory = _ask(pynvml.nvmlDeviceGetMemoryInfo, device)
+    return GpuInstance(
+        uuid=_text(_ask(pynvml.nvmlDeviceGetUUID, device)),
+        name=_text(_ask(pynvml.nvmlDeviceGetName, device)),
+        total_mib=memory.total // _MIB if memory else None,
+        used_mib=memory.used // _MIB if memory else None,
+    )
+
+
+def _processes(handle: Any, parts: Sequence[Any]) -> Iterator[GpuProcess]:
+    """Processes on the device and, with MIG, on its instances, largest first. Containers often get an empty list."""
     seen: dict[int, int | None] = {}
-    for device in devices:
+    for device in (handle, *parts):
         for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
             for process in _ask(ask, device) or ():
                 seen.setdefault(process.pid, process.usedGpuMemory)
-    for pid, memory in seen.items():
+    for pid, memory in sorted(seen.items(), key=lambda item: (-(item[1] or 0), item[0])):
         yield GpuProcess(
             pid=pid,
             memory_mib=memory // _MIB if memory is not None else None,
@@ -164,4 +203,4 @@ def _mig_devices(handle: Any) -> list[Any]:
 
 def probe_for(recipe_simulated: bool, home: Home, port: int) -> GpuProbe:
     """The probe of what a server on ``port`` runs on: the driver's GPUs, or that port's simulated card."""
-    return SimCardProbe(home.card(port)) if recipe_simulated else NvmlProbe()
+    return SimCardProbe(home.state / "cards" / str(port)) if recipe_simulated else NvmlProbe()

@@ -13,6 +13,7 @@ import psutil
 import pynvml
 import pytest
 
+from tuner.metrics.words import gpu_words
 from tuner.paths import Home
 from tuner.probes.gpu import NvmlProbe, SimCardProbe, probe_for
 from tuner.sim.card import CARD_48G
@@ -55,8 +56,12 @@ def test_a_driver_that_tells_everything(monkeypatch: pytest.MonkeyPatch) -> None
         nvmlDeviceGetName="NVIDIA H200",
         nvmlDeviceGetUUID=b"GPU-1",
         nvmlDeviceGetMemoryInfo=SimpleNamespace(total=140 * GIB, used=GIB, free=139 * GIB),
-        nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=37),
+        nvmlDeviceGetUtilizationRates=SimpleNamespace(gpu=37, memory=21),
         nvmlDeviceGetPowerUsage=123_400,
+        nvmlDeviceGetEnforcedPowerLimit=700_000,
+        nvmlDeviceGetClockInfo=lambda _, kind: {pynvml.NVML_CLOCK_SM: 1755, pynvml.NVML_CLOCK_MEM: 3201}[kind],
+        nvmlDeviceGetMaxClockInfo=1980,
+        nvmlDeviceGetCurrentClocksThrottleReasons=pynvml.nvmlClocksThrottleReasonGpuIdle,
         nvmlDeviceGetTemperature=lambda *_: 41,
         nvmlDeviceGetComputeRunningProcesses=[SimpleNamespace(pid=5, usedGpuMemory=2 * GIB)],
         nvmlDeviceGetGraphicsRunningProcesses=[SimpleNamespace(pid=6, usedGpuMemory=None)],
@@ -67,8 +72,14 @@ def test_a_driver_that_tells_everything(monkeypatch: pytest.MonkeyPatch) -> None
     (gpu,) = probe.read()
     assert (gpu.name, gpu.uuid) == ("NVIDIA H200", "GPU-1")
     assert (gpu.total_mib, gpu.used_mib, gpu.free_mib) == (140 * 1024, 1024, 139 * 1024)
-    assert (gpu.utilisation, gpu.power_w, gpu.temperature_c) == (37, 123.4, 41)
+    assert (gpu.utilisation, gpu.memory_busy, gpu.temperature_c) == (37, 21, 41)
+    assert (gpu.power_w, gpu.power_limit_w) == (123.4, 700.0)
+    assert (gpu.clock_mhz, gpu.clock_max_mhz, gpu.memory_clock_mhz) == (1755, 1980, 3201)
+    # An idle GPU lowers its clock by itself: that holds nobody back.
+    assert gpu.throttled == ()
     assert [(p.pid, p.memory_mib) for p in gpu.processes] == [(5, 2048), (6, None)]
+    words = gpu_words(gpu)
+    assert words == "1.00 GiB of 140.00 GiB · 37 % busy · 123 of 700 W · 1755 of 1980 MHz · 41 C"
     assert not gpu.simulated
     assert probe.driver_version() == "580.159.04"
 
@@ -78,6 +89,54 @@ def test_a_driver_that_tells_almost_nothing_gives_missing_values(monkeypatch: py
     first, second = NvmlProbe().read()
     assert (first.index, second.index) == (0, 1)
     assert (first.name, first.total_mib, first.utilisation, first.power_w, first.processes) == (None,) * 4 + ((),)
+    assert (first.throttled, first.clock_mhz, first.power_limit_w, first.instances) == (None, None, None, ())
+    assert gpu_words(first) == ""
+
+
+@pytest.mark.parametrize(
+    ("reasons", "words"),
+    [
+        (pynvml.nvmlClocksThrottleReasonSwPowerCap, ("power limit",)),
+        (pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown, ("too hot",)),
+        (pynvml.nvmlClocksThrottleReasonHwSlowdown, ("slowed by the hardware",)),
+        (pynvml.nvmlClocksThrottleReasonGpuIdle | pynvml.nvmlClocksThrottleReasonSwPowerCap, ("power limit",)),
+        (1 << 40, ()),
+    ],
+)
+def test_what_holds_a_clock_down_is_named(
+    monkeypatch: pytest.MonkeyPatch, reasons: int, words: tuple[str, ...]
+) -> None:
+    Driver(
+        monkeypatch,
+        nvmlDeviceGetCount=1,
+        nvmlDeviceGetHandleByIndex="h",
+        nvmlDeviceGetCurrentClocksThrottleReasons=reasons,
+    )
+    (gpu,) = NvmlProbe().read()
+    assert gpu.throttled == words
+    assert all(word in gpu_words(gpu) for word in words)
+
+
+def test_processes_are_listed_by_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {7: GIB, 8: None, 9: 3 * GIB}
+    listed = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in sizes.items()]
+    Driver(
+        monkeypatch,
+        nvmlDeviceGetCount=1,
+        nvmlDeviceGetHandleByIndex="h",
+        nvmlDeviceGetComputeRunningProcesses=listed,
+    )
+    assert [(p.pid, p.memory_mib) for p in NvmlProbe().read()[0].processes] == [(9, 3072), (7, 1024), (8, None)]
+
+
+def test_a_gpu_that_is_lost_is_left_out_and_the_others_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def handle(index: int) -> str:
+        if index == 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        return f"gpu{index}"
+
+    Driver(monkeypatch, nvmlDeviceGetCount=3, nvmlDeviceGetHandleByIndex=handle)
+    assert [gpu.index for gpu in NvmlProbe().read()] == [0, 2]
 
 
 def test_a_name_that_is_no_text_is_a_missing_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,8 +166,12 @@ def test_processes_of_mig_instances_belong_to_their_gpu(monkeypatch: pytest.Monk
         nvmlDeviceGetMaxMigDeviceCount=7,
         nvmlDeviceGetMigDeviceHandleByIndex=instance,
         nvmlDeviceGetComputeRunningProcesses=processes,
+        nvmlDeviceGetMemoryInfo=lambda device: SimpleNamespace(total=20 * GIB, used=GIB, free=19 * GIB),
+        nvmlDeviceGetName=lambda device: "NVIDIA H200 MIG 1g.18gb" if device == "mig" else "NVIDIA H200",
     )
-    assert [p.pid for p in NvmlProbe().read()[0].processes] == [9]
+    (gpu,) = NvmlProbe().read()
+    assert [p.pid for p in gpu.processes] == [9]
+    assert [(i.name, i.used_mib, i.total_mib) for i in gpu.instances] == [("NVIDIA H200 MIG 1g.18gb", 1024, 20480)]
 
 
 def entry(folder: Path, pid: int, create_time: float, memory_mib: int) -> None:

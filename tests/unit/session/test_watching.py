@@ -72,9 +72,9 @@ def test_of_two_apps_on_one_server_one_keeps_the_readings(home: Home) -> None:
         first, second = Watch(home, history, {}), Watch(home, history, {})
         assert first.read(server, keep=True) is not None
         assert second.read(server, keep=True) is not None
-        assert len(kept(history)) == 1
         first.close()
         second.close()
+        assert len(kept(history)) == 1
 
 
 def test_a_command_that_only_looks_keeps_nothing(home: Home) -> None:
@@ -100,3 +100,38 @@ def test_a_reading_carries_the_time_of_day(home: Home) -> None:
         watch.close()
         assert readings is not None
         assert abs(readings.at - time.time()) < 60
+
+
+class TellingServer(SilentServer):
+    """A server that admits fewer requests than were asked."""
+
+    def loads(self) -> dict[str, object]:  # type: ignore[override]
+        return {"loads": [{"num_running_reqs": 0}]}
+
+    def server_info(self) -> dict[str, object]:  # type: ignore[override]
+        states = [{"effective_max_running_requests_per_dp": 9, "mem_fraction_static": 0.86}]
+        return {"model_path": "/m", "max_running_requests": 32, "internal_states": states}
+
+
+def test_values_that_the_server_changed_on_its_own_are_told(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "ServerClient", TellingServer)
+    with History(home.database) as history:
+        server = running(history, ready=True)
+        asked = Recipe(flags={"max_running_requests": 32, "mem_fraction_static": 0.86})
+        server = Running(msgspec.structs.replace(server.handle, recipe=asked), server.round)
+        watch = Watch(home, history, {})
+        assert watch.changed(server) == ()
+        watch.read(server, keep=False)
+        titles = [finding.title for finding in watch.changed(server)]
+        assert titles == ["max_running_requests is 9 in effect, 32 was asked."]
+        assert watch.changed(None) == ()
+        watch.close()
+
+
+def test_of_a_server_that_tells_nothing_no_change_is_claimed(home: Home) -> None:
+    with History(home.database) as history:
+        server = running(history, ready=True)
+        watch = Watch(home, history, {})
+        watch.read(server, keep=False)
+        assert watch.changed(server) == ()
+        watch.close()
