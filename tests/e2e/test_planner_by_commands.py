@@ -14,7 +14,7 @@ CARD = ("--model", "qwen3.8-27b-fp8-text", "--sglang", "0.5.17", "--free-before"
 
 def test_a_need_gives_flags_that_a_plan_confirms(user: User) -> None:
     base = ("--set", "mem_fraction_static=0.86", "--set", "kv_cache_dtype=fp8_e4m3", "--set",
-            "mamba_ssm_dtype=bfloat16", "--set", "max_running_requests=3", "--set",
+            "mamba_ssm_dtype=bfloat16", "--set", "max_running_requests=4", "--set",
             "cuda_graph_backend_prefill=disabled")  # fmt: skip
     found = user.json("solve", *CARD, *base, "--input", "100K", "--agents", "3")
     assert found["met"] is True and found["missing"] == []
@@ -25,6 +25,18 @@ def test_a_need_gives_flags_that_a_plan_confirms(user: User) -> None:
     assert plan["kv_tokens"] == found["plan"]["kv_tokens"] >= 300_000
     text = user.run("solve", *CARD, *base, "--input", "100,000", "--agents", "3").stdout
     assert "mamba_full_memory_ratio = " in text and "(now not set)" in text
+
+
+def test_what_is_set_by_hand_stays_while_a_need_is_met(user: User) -> None:
+    speculation = ("--set", "speculative_algorithm=NEXTN", "--set", "speculative_num_steps=1", "--set",
+                   "speculative_eagle_topk=1", "--set", "speculative_num_draft_tokens=2")  # fmt: skip
+    need = ("--input", "90K", "--agents", "3")
+    free = user.json("solve", *CARD, "--input", "250K", "--agents", "1", status=None)
+    assert free["met"] is True
+    kept = user.json("solve", *CARD, *speculation, *need, status=None)
+    assert kept["recipe"]["speculative_algorithm"] == "NEXTN"
+    fixed = user.json("solve", *CARD, "--set", "mem_fraction_static=0.75", *need, status=None)
+    assert fixed["recipe"]["mem_fraction_static"] == 0.75
 
 
 def test_a_need_that_nothing_meets_gives_the_nearest_and_what_is_missing(user: User) -> None:

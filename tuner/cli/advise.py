@@ -9,7 +9,7 @@ import click
 
 from tuner.advice.model import Advice, Effect, Proposal
 from tuner.cli.amounts import Gib, Tokens
-from tuner.cli.history import find_round
+from tuner.cli.named import find_round
 from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say
 from tuner.paths import Home
 from tuner.planner.solve import Need

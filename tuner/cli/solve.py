@@ -6,39 +6,15 @@ from typing import Any
 
 import click
 
+from tuner.cli.amounts import Gib, Tokens
 from tuner.cli.output import DONE, FAILED, command, json_option, print_json, say, say_findings
 from tuner.cli.plan import given_from, inputs_for, planning_options, recipe_for, say_plan
 from tuner.planner.solve import Need, Solution
 from tuner.session.solving import solved
-from tuner.units import parse_gib, parse_tokens
-
-
-class _Tokens(click.ParamType[int]):
-    """A number of tokens: 90000, 90,000, 90K, 256Ki."""
-
-    name = "tokens"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return parse_tokens(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-class _Gib(click.ParamType[float]):
-    """An amount of memory: 4.4, 4.4GiB, 512MiB."""
-
-    name = "gib"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        try:
-            return parse_gib(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 @click.command("solve")
-@click.option("--input", "input_tokens", type=_Tokens(), required=True, metavar="TOKENS", help="Longest input: 90K.")
+@click.option("--input", "input_tokens", type=Tokens(), required=True, metavar="TOKENS", help="Longest input: 90K.")
 @click.option("--agents", type=click.IntRange(min=1), required=True, metavar="N", help="Agents that run at once.")
 @click.option(
     "--warm-prefixes",
@@ -47,7 +23,15 @@ class _Gib(click.ParamType[float]):
     metavar="M",
     help="Conversations to keep warm beside those that run.",
 )
-@click.option("--headroom", type=_Gib(), metavar="GIB", help="VRAM to leave free at ready; 4.4 GiB unless set.")
+@click.option(
+    "--output",
+    "output_tokens",
+    type=Tokens(),
+    default="1",
+    metavar="TOKENS",
+    help="Longest answer: the pool holds it beside the input.",
+)
+@click.option("--headroom", type=Gib(), metavar="GIB", help="VRAM to leave free at ready; 4.4 GiB unless set.")
 @planning_options
 @json_option
 @command
@@ -55,6 +39,7 @@ def solve_command(
     input_tokens: int,
     agents: int,
     warm_prefixes: int,
+    output_tokens: int,
     headroom: float | None,
     preset: str | None,
     model: str | None,
@@ -65,11 +50,20 @@ def solve_command(
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Find the fewest changes to PRESET that meet a need. When nothing does: the nearest, and what it lacks."""
+    """Find the fewest changes to PRESET that meet a need. When nothing does: the nearest, and what it lacks.
+
+    What --set says stays; every other flag may change.
+    """
     recipe = recipe_for(preset, assignments)
     inputs = inputs_for(recipe, given_from(model, sglang, free_before, free_after, boot_log))
-    need = Need(input_tokens=input_tokens, agents=agents, warm_prefixes=warm_prefixes, headroom_gib=headroom)
-    solution = solved(inputs, need)
+    need = Need(
+        input_tokens=input_tokens,
+        agents=agents,
+        warm_prefixes=warm_prefixes,
+        headroom_gib=headroom,
+        output_tokens=output_tokens,
+    )
+    solution = solved(inputs, need, keep=_set_by_hand(assignments))
     if as_json:
         print_json(
             {
@@ -84,6 +78,12 @@ def solve_command(
     else:
         _say(solution, recipe.flags)
     return DONE if solution.met else FAILED
+
+
+def _set_by_hand(assignments: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags that ``--set`` gives a value; of speculation all, since one flag of it means nothing without the rest."""
+    names = [name.strip().replace("-", "_") for name, _, value in (a.partition("=") for a in assignments) if value]
+    return tuple("speculative_" if name.startswith("speculative_") else name for name in names)
 
 
 def _say(solution: Solution, before: dict[str, Any]) -> None:

@@ -40,6 +40,8 @@ class Pieces(msgspec.Struct, frozen=True, kw_only=True):
     runtime_source: Source
     draft_before_pools: bool
     startup_loss: float
+    #: Held more than in the end while graphs are captured.
+    capture_more: float = 0.0
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,8 @@ def lay_out(pieces: Pieces) -> Budget:
     free += pieces.draft_returned
     course.append(("draft shared", free))
     free -= pieces.graphs
+    if pieces.capture_more > 0:
+        course.append(("capture", free - pieces.capture_more))
     course.append(("graphs", free))
     free -= pieces.runtime
     course.append(("ready", free))

@@ -121,6 +121,8 @@ def calibrate(
         free_after_has_draft=None,
         draft_weights=_draft_weights(inputs, facts),
         graphs_gib=None,
+        prefill_graphs_gib=None,
+        prefill_graphs_guess_gib=None,
         runtime_gib=None,
         sizing_loss_gib=0.0,
         bytes_per_slot=None,
@@ -312,9 +314,14 @@ def _fit_graphs(inputs: PlanInputs, facts: BootLog) -> PlanInputs:
         return inputs
     resolved = resolve(inputs)
     sizes = captured_sizes(resolved.defaults.sizes, facts.max_running_requests or 1, resolved.asked)
-    guess = sum(guess_gib(inputs.shape, resolved.asked, sizes))
+    prefill, decode = guess_gib(inputs.shape, resolved.asked, sizes)
+    captured = facts.graphs_gib.get("prefill", 0.0)
     return msgspec.structs.replace(
-        inputs, graphs_gib=sum(facts.graphs_gib.values()), graphs_guess_gib=guess if guess > 0 else None
+        inputs,
+        graphs_gib=sum(facts.graphs_gib.values()),
+        graphs_guess_gib=prefill + decode if prefill + decode > 0 else None,
+        prefill_graphs_gib=captured,
+        prefill_graphs_guess_gib=prefill,
     )
 
 

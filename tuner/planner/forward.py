@@ -184,6 +184,7 @@ def plan_of(r: Resolved) -> Plan:
         card_gib=r.inputs.card_gib,
         requests_asked=asked.requests,
         strategy=r.strategy.name,
+        decode_ahead_tokens=decode_ahead(asked),
         refusal=refusal,
         in_force=_in_force(r),
     )
@@ -208,6 +209,17 @@ def reserved_tokens(asked: Asked) -> int:
     if speculation is None or not speculation.eagle_like:
         return 0
     return max(speculation.topk * speculation.steps, speculation.draft_tokens)
+
+
+def decode_ahead(asked: Asked) -> int:
+    """KV tokens that a running request holds for its next step: twice the longest draft, as drafts overlap.
+
+    ``get_alloc_reserve_per_decode`` (``mem_cache/allocation_sizing.py``, 0.5.17), for pages of one token or top-k 1.
+    """
+    speculation = asked.speculation
+    if speculation is None:
+        return 1
+    return 2 * max(speculation.topk * speculation.steps, speculation.draft_tokens)
 
 
 class _Reach(msgspec.Struct, frozen=True, kw_only=True):
@@ -380,7 +392,7 @@ def pieces_at(r: Resolved, slots: int, tokens: int, admitted: int) -> Pieces:
     spec = _spec_buffer(r, admitted) / GIB if slots > 0 and tokens else 0.0
     before_graphs = r.pre - inputs.startup_loss_gib - r.weights - r.draft - states - spec - draft_kv + returned
     before_graphs -= held * r.token.target / GIB
-    graphs, graphs_source = _graphs(r, admitted, before_graphs)
+    prefill, decode, graphs_source = _graphs(r, admitted, before_graphs)
     return Pieces(
         pre=r.pre,
         context=inputs.context_gib,
@@ -396,8 +408,9 @@ def pieces_at(r: Resolved, slots: int, tokens: int, admitted: int) -> Pieces:
         spec_buffer=spec,
         kv=held * r.token.target / GIB,
         draft_kv=draft_kv,
-        graphs=graphs,
+        graphs=prefill + decode,
         graphs_source=graphs_source,
+        capture_more=(inputs.capture_peak - 1) * max(prefill, decode),
         runtime=runtime_gib(tokens, inputs.runtime_gib),
         runtime_source=Source.BOOT_LOG if inputs.runtime_gib is not None else Source.ESTIMATE,
         draft_before_pools=rules.draft_before_pools,
@@ -435,17 +448,34 @@ def _checkpoints(r: Resolved, slots: int) -> int:
     return (r.asked.int8_checkpoint_slots or 2 * slots) * (per_slot + r.slot.conv)
 
 
-def _graphs(r: Resolved, admitted: int, free_gib: float) -> tuple[float, Source]:
+def _graphs(r: Resolved, admitted: int, free_gib: float) -> tuple[float, float, Source]:
+    """(prefill, decode and draft) graphs in GiB."""
     sizes = captured_sizes(r.defaults.sizes, admitted, r.asked)
     if not sizes.prefill and not sizes.decode:
-        return 0.0, Source.ESTIMATE
+        return 0.0, 0.0, Source.ESTIMATE
     prefill, decode = guess_gib(r.inputs.shape, r.asked, sizes)
+    source = Source.ESTIMATE
     if r.inputs.graphs_gib is not None:
-        scale = (prefill + decode) / r.inputs.graphs_guess_gib if r.inputs.graphs_guess_gib else 1.0
-        return r.inputs.graphs_gib * scale, Source.BOOT_LOG
+        source = Source.BOOT_LOG
+        prefill, decode = _measured_graphs(r.inputs, r.inputs.graphs_gib, prefill, decode)
     if r.rules.drops_prefill_graphs and not r.asked.prefill_graphs_forced and free_gib < _PREFILL_GRAPHS_NEED_GIB:
         prefill = 0.0
-    return prefill + decode, Source.ESTIMATE
+    return prefill, decode, source
+
+
+def _measured_graphs(inputs: PlanInputs, measured: float, prefill: float, decode: float) -> tuple[float, float]:
+    """(prefill, decode and draft) graphs in GiB as a log told them, scaled to other sizes by the guess."""
+    if inputs.prefill_graphs_gib is None:
+        scale = (prefill + decode) / inputs.graphs_guess_gib if inputs.graphs_guess_gib else 1.0
+        share = prefill / (prefill + decode) if prefill + decode > 0 else 0.0
+        return measured * scale * share, measured * scale * (1 - share)
+    guess = inputs.prefill_graphs_guess_gib or 0.0
+    rest = (inputs.graphs_guess_gib or 0.0) - guess
+    if inputs.prefill_graphs_gib > 0 and prefill > 0:
+        prefill = inputs.prefill_graphs_gib * (prefill / guess if guess > 0 else 1.0)
+    if rest > 0:
+        decode *= (measured - inputs.prefill_graphs_gib) / rest
+    return prefill, decode
 
 
 def _binds(

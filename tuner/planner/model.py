@@ -79,6 +79,11 @@ class PlanInputs(msgspec.Struct, frozen=True, kw_only=True):
     runtime_gib: float | None = None
     #: What the planner guessed for the graphs that ``graphs_gib`` was measured on: other sizes scale with the guess.
     graphs_guess_gib: float | None = None
+    #: Of both, the prefill graphs; 0 where none were captured, None where the log does not tell the parts.
+    prefill_graphs_gib: float | None = None
+    prefill_graphs_guess_gib: float | None = None
+    #: While the largest graphs are captured, this times what they take in the end is held; 1: not looked at.
+    capture_peak: float = 1.0
     #: CUDA context before the first reading, GiB.
     context_gib: float = CONTEXT_GIB
     context_source: Source = Source.ESTIMATE
@@ -145,6 +150,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     card_gib: float | None = None
     requests_asked: int | None = None
     strategy: str = ""
+    #: KV tokens that a running request holds ahead of its answer.
+    decode_ahead_tokens: int = 1
     #: What SGLang would refuse the start with, one sentence; "" when it starts.
     refusal: str = ""
     #: Values that SGLang fills in or resolves: {"mem_fraction_static": 0.83, ...}

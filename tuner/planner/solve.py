@@ -8,17 +8,32 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from tuner.planner.admission import rows_needed, tokens_together
 from tuner.planner.asked import ALIASES
 from tuner.planner.forward import Resolved, longest_input, pin_draft, plan, reserved_tokens, resolve
 from tuner.planner.model import GIB, CannotPlan, Plan, PlanInputs
 from tuner.planner.strategy import EXTRA_BUFFER, LAZY
 from tuner.units import format_gib, format_tokens
 
+#: Flags that a solution may change, or their beginnings.
+MOVES = (
+    "mem_fraction_static",
+    "mamba_full_memory_ratio",
+    "max_mamba_cache_size",
+    "max_running_requests",
+    "context_length",
+    "mamba_ssm_dtype",
+    "mamba_radix_cache_strategy",
+    "kv_cache_dtype",
+    "cuda_graph_backend_prefill",
+    "disable_piecewise_cuda_graph",
+    "speculative_",
+)
 #: The fraction is proposed in thousandths, up to here: above it SGLang has no memory left to run at all.
 _LARGEST_FRACTION = 0.99
 _STEP = 1000
@@ -27,6 +42,7 @@ _STEP = 1000
 class Need(msgspec.Struct, frozen=True, kw_only=True):
     """What a server must be good for, on one attention-DP rank.
 
+    ``agents`` inputs, sent at once, run together to the end of answers of ``output_tokens``, none retracted.
     ``warm_prefixes`` are conversations kept beside those that run, each ``warm_tokens`` long (the longest input when
     None); ``headroom_gib`` is free VRAM at ready (the line of the inputs when None).
     """
@@ -36,6 +52,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     warm_prefixes: int = 0
     headroom_gib: float | None = None
     warm_tokens: int | None = None
+    output_tokens: int = 1
 
 
 class Solution(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,9 +85,10 @@ class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
-def solve(inputs: PlanInputs, need: Need) -> Solution:
+def solve(inputs: PlanInputs, need: Need, *, keep: Collection[str] = ()) -> Solution:
     """The fewest changes to the flags of ``inputs`` that meet ``need``; the nearest when none do.
 
+    Flags named in ``keep`` stay as they are; a prefix such as ``speculative_`` names all that begin with it.
     Raises CannotPlan with one sentence when the need makes no sense or nothing at all can be planned.
     """
     _check(need)
@@ -78,8 +96,8 @@ def solve(inputs: PlanInputs, need: Need) -> Solution:
     headroom = need.headroom_gib if need.headroom_gib is not None else inputs.headroom_line_gib
     best: _Candidate | None = None
     problem: CannotPlan | None = None
-    for switches, movers in _by_changes(inputs, need):
-        flags = _changed(inputs.flags, [switch.flags for switch in switches])
+    for switches, movers in _by_changes(inputs, need, tuple(keep)):
+        flags = changed_flags(inputs.flags, [switch.flags for switch in switches])
         for mover in movers:
             try:
                 proposal = mover(msgspec.structs.replace(inputs, flags=flags), need, headroom)
@@ -89,7 +107,9 @@ def solve(inputs: PlanInputs, need: Need) -> Solution:
             if proposal is None:
                 continue
             changes, reasons = proposal
-            all_flags = _changed(flags, [changes])
+            if _touches(changes, keep):
+                continue
+            all_flags = changed_flags(flags, [changes])
             changed = msgspec.structs.replace(inputs, flags=all_flags)
             try:
                 result = plan(changed)
@@ -132,14 +152,23 @@ def shortfalls(result: Plan, need: Need, headroom_gib: float) -> tuple[str, ...]
             f"The longest input is {format_tokens(result.longest_input_tokens)} tokens, "
             f"{format_tokens(need.input_tokens)} are needed."
         )
-    tokens = _tokens_needed(need)
+    if result.context_len < need.input_tokens + need.output_tokens:
+        missing.append(
+            f"The context is {format_tokens(result.context_len)} tokens, input and answer take "
+            f"{format_tokens(need.input_tokens + need.output_tokens)}."
+        )
+    tokens = tokens_needed(need, result)
     if result.kv_tokens < tokens:
         missing.append(
             f"The KV pool holds {format_tokens(result.kv_tokens)} tokens, {format_tokens(tokens)} are needed at once."
         )
-    if result.max_running_requests < need.agents:
-        missing.append(f"{result.max_running_requests} requests are admitted at once, {need.agents} are needed.")
-    slots = slots_needed(need, result.slots_per_request)
+    rows = rows_needed(need.agents, need.input_tokens, _chunk(result))
+    if result.max_running_requests < rows:
+        missing.append(
+            f"{result.max_running_requests} requests are admitted at once, {rows} are needed"
+            + (f" for {need.agents} to be prefilled side by side." if rows > need.agents else ".")
+        )
+    slots = slots_needed(need, result.slots_per_request, rows)
     if result.slots_per_request and result.mamba_slots < slots:
         missing.append(f"There are {result.mamba_slots} state slots, {slots} are needed.")
     if result.ready_free_gib < headroom_gib:
@@ -149,20 +178,30 @@ def shortfalls(result: Plan, need: Need, headroom_gib: float) -> tuple[str, ...]
     return tuple(missing)
 
 
-def slots_needed(need: Need, slots_per_request: int) -> int:
-    """State slots for the agents at once, the warm conversations and one to copy into.
+def slots_needed(need: Need, slots_per_request: int, rows: int) -> int:
+    """State slots for the ``rows`` of requests that are admitted, the warm conversations and one to copy into.
 
-    Agents * slots per request + 1 (the ping-pong assert of a pool that is exactly full), and a slot for each warm one.
-    Without a prefix cache a slot per agent is all.
+    Requests * slots per request + 1 (the ping-pong assert of a pool that is exactly full), and a slot for each warm
+    one; what a spare row does not use while only the agents run holds warm ones too. Without a prefix cache a slot
+    per row is all.
     """
     if slots_per_request <= 1:
-        return need.agents * slots_per_request
-    return need.agents * slots_per_request + 1 + need.warm_prefixes
+        return rows * slots_per_request
+    return max(rows * slots_per_request, need.agents * slots_per_request + need.warm_prefixes) + 1
 
 
-def _tokens_needed(need: Need) -> int:
+def tokens_needed(need: Need, result: Plan) -> int:
+    """KV tokens for the agents in flight together and the warm conversations."""
     warm = need.warm_tokens if need.warm_tokens is not None else need.input_tokens
-    return need.agents * need.input_tokens + need.warm_prefixes * warm
+    page = int(result.in_force.get("page_size") or 1)
+    together = tokens_together(
+        need.agents, need.input_tokens, need.output_tokens, page, max(1, result.decode_ahead_tokens)
+    )
+    return together + need.warm_prefixes * warm
+
+
+def _chunk(result: Plan) -> int:
+    return int(result.in_force.get("chunked_prefill_size") or 0)
 
 
 def _check(need: Need) -> None:
@@ -170,6 +209,7 @@ def _check(need: Need) -> None:
         ("longest input", need.input_tokens, 1),
         ("number of agents", need.agents, 1),
         ("number of warm conversations", need.warm_prefixes, 0),
+        ("length of the answers", need.output_tokens, 1),
     ):
         if value < least:
             raise CannotPlan(f"The {label} is {value}: it must be at least {least}.")
@@ -181,11 +221,12 @@ def _nearness(result: Plan, need: Need, headroom_gib: float) -> float:
     """How near a plan comes, from 0 to 1 for each part of the need; a plan that does not start is last."""
     if not result.fits:
         return -1.0
-    slots = slots_needed(need, result.slots_per_request)
+    rows = rows_needed(need.agents, need.input_tokens, _chunk(result))
+    slots = slots_needed(need, result.slots_per_request, rows)
     parts = [
         result.longest_input_tokens / need.input_tokens,
-        result.kv_tokens / _tokens_needed(need),
-        result.max_running_requests / need.agents,
+        result.kv_tokens / tokens_needed(need, result),
+        result.max_running_requests / rows,
         result.mamba_slots / slots if slots else 1.0,
         result.ready_free_gib / headroom_gib if headroom_gib > 0 else 1.0,
     ]
@@ -193,7 +234,7 @@ def _nearness(result: Plan, need: Need, headroom_gib: float) -> float:
     return min(held) + sum(held) / 100
 
 
-def _changed(flags: Mapping[str, Any], changes: list[dict[str, Any]]) -> dict[str, Any]:
+def changed_flags(flags: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Flags with changes laid over; an old name of a changed flag goes."""
     result = dict(flags)
     for change in changes:
@@ -217,9 +258,16 @@ _Proposal = tuple[dict[str, Any], tuple[str, ...]]
 _Mover = Callable[[PlanInputs, Need, float], _Proposal | None]
 
 
-def _by_changes(inputs: PlanInputs, need: Need) -> Iterator[tuple[tuple[_Switch, ...], tuple[_Mover, ...]]]:
+def _touches(changes: Iterable[str], keep: Collection[str]) -> bool:
+    return any(name.startswith(kept) for name in changes for kept in keep)
+
+
+def _by_changes(
+    inputs: PlanInputs, need: Need, keep: tuple[str, ...]
+) -> Iterator[tuple[tuple[_Switch, ...], tuple[_Mover, ...]]]:
     """Candidates by how many flags they change, cheaper ones first."""
     needed, switches = _switches(inputs, need)
+    needed, switches = ([s for s in some if not _touches(s.flags, keep)] for some in (needed, switches))
     by_size: tuple[tuple[_Mover, ...], ...] = (
         (_nothing,),
         (_fraction, _ratio, _slots),
@@ -240,14 +288,16 @@ def _switches(inputs: PlanInputs, need: Need) -> tuple[list[_Switch], list[_Swit
     """(changes that any solution must make, changes that a solution may make)."""
     flags = inputs.flags
     try:
-        asked = resolve(msgspec.structs.replace(inputs, flags={"mem_fraction_static": 0.9} | dict(flags))).asked
+        resolved = resolve(msgspec.structs.replace(inputs, flags={"mem_fraction_static": 0.9} | dict(flags)))
     except CannotPlan:
         return [], []
+    asked = resolved.asked
     needed: list[_Switch] = []
     optional: list[_Switch] = []
-    requests = need.agents * asked.attn_dp
+    rows = rows_needed(need.agents, need.input_tokens, resolved.defaults.chunked_prefill_size)
+    requests = rows * asked.attn_dp
     if asked.requests is not None and asked.requests < requests:
-        needed.append(_requests(requests, f"{need.agents} agents at once need that many requests admitted."))
+        needed.append(_requests(requests, _why_requests(need, rows)))
     elif asked.requests != requests and (asked.speculation is not None or asked.disable_radix):
         optional.append(_requests(requests, "Every request that may run keeps draft states or a slot: admit no more."))
     if (
@@ -282,6 +332,14 @@ def _switches(inputs: PlanInputs, need: Need) -> tuple[list[_Switch], list[_Swit
                 price=4,
             )
         )
+    if resolved.defaults.sizes.prefill and (off := prefill_graphs_off(resolved)):
+        optional.append(
+            _Switch(
+                flags=off,
+                reason="The graphs of prompts lie outside the pools; without them short prompts start a little later.",
+                price=5,
+            )
+        )
     if asked.speculation is not None:
         spec_flags = [key for key in flags if key.startswith("speculative_")]
         optional.append(
@@ -292,6 +350,24 @@ def _switches(inputs: PlanInputs, need: Need) -> tuple[list[_Switch], list[_Swit
             )
         )
     return needed, optional
+
+
+def prefill_graphs_off(resolved: Resolved) -> dict[str, Any]:
+    """The flag that leaves prefill graphs out; empty where the version has none or they were asked for by name."""
+    if resolved.asked.prefill_graphs_forced or resolved.rules.version < (0, 5, 12):
+        return {}
+    if resolved.rules.version < (0, 5, 17):
+        return {"disable_piecewise_cuda_graph": True}
+    return {"cuda_graph_backend_prefill": "disabled"}
+
+
+def _why_requests(need: Need, rows: int) -> str:
+    if rows == need.agents:
+        return f"{need.agents} agents at once need that many requests admitted."
+    return (
+        f"{need.agents} agents at once need one request more: SGLang counts the one whose chunks are prefilled twice, "
+        "and the last would wait."
+    )
 
 
 def _requests(count: int, reason: str) -> _Switch:
@@ -358,12 +434,12 @@ def _search_fraction(
 
     def at(step: int) -> tuple[Plan, dict[str, Any]] | None:
         changes: dict[str, Any] = {"mem_fraction_static": step / _STEP}
-        changed = msgspec.structs.replace(inputs, flags=_changed(inputs.flags, [changes]))
+        changed = msgspec.structs.replace(inputs, flags=changed_flags(inputs.flags, [changes]))
         more = also(changed)
         if more is None:
             return None
         changes |= more
-        return plan(msgspec.structs.replace(inputs, flags=_changed(inputs.flags, [changes]))), changes
+        return plan(msgspec.structs.replace(inputs, flags=changed_flags(inputs.flags, [changes]))), changes
 
     low, high = 1, int(_LARGEST_FRACTION * _STEP)
     highest = _last(low, high, lambda step: _leaves(at(step), headroom))
@@ -430,7 +506,11 @@ def _explicit_slots(inputs: PlanInputs, need: Need) -> int | None:
     resolved = resolve(inputs)
     if resolved.cost is None or not resolved.strategy.radix:
         return None
-    return slots_needed(need, resolved.cost.slots_per_request) * resolved.asked.attn_dp
+    return slots_needed(need, resolved.cost.slots_per_request, _rows(resolved, need)) * resolved.asked.attn_dp
+
+
+def _rows(resolved: Resolved, need: Need) -> int:
+    return rows_needed(need.agents, need.input_tokens, resolved.defaults.chunked_prefill_size)
 
 
 def _closed_ratio(inputs: PlanInputs, need: Need) -> float | None:
@@ -444,7 +524,7 @@ def _closed_ratio(inputs: PlanInputs, need: Need) -> float | None:
     needed = _state_share(resolved, need)
     rest = resolved.rest
     if resolved.rules.speculation == "upfront" and resolved.asked.speculation is not None:
-        rest -= (resolved.asked.requests or need.agents) * resolved.cost.slot * _drafts(resolved) / GIB
+        rest -= (resolved.asked.requests or _rows(resolved, need)) * resolved.cost.slot * _drafts(resolved) / GIB
     if rest <= needed or rest <= 0:
         return None
     return math.ceil(1000 * needed / (rest - needed)) / 1000 or None
@@ -460,12 +540,16 @@ def _state_share(resolved: Resolved, need: Need) -> float:
     """GiB that the ratio must give the states so that the rule comes to the slots needed."""
     assert resolved.cost is not None
     cost = resolved.cost
-    slots = slots_needed(need, cost.slots_per_request)
+    slots = slots_needed(need, cost.slots_per_request, _rows(resolved, need))
     pad = 1 if resolved.rules.pays_padding_slot else 0
     drafts = _drafts(resolved)
     if drafts and resolved.rules.speculation != "upfront":
         per_slot = cost.slot * (1 + drafts / cost.slots_per_request)
         return (slots * per_slot + pad * cost.slot * (1 + drafts)) / GIB
-    ring = cost.ring * ((resolved.asked.requests or need.agents) + 1) if resolved.rules.replay_ring == "fixed" else 0
+    ring = (
+        cost.ring * ((resolved.asked.requests or _rows(resolved, need)) + 1)
+        if resolved.rules.replay_ring == "fixed"
+        else 0
+    )
     in_slot = cost.ring if resolved.rules.replay_ring == "slot" else 0
     return ((slots + pad) * (cost.slot + in_slot) + (ring if cost.ring_active else 0)) / GIB

@@ -11,8 +11,8 @@ import msgspec
 from tuner.doctor import diagnose_log
 from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home
-from tuner.planner.model import HEADROOM_GIB
 from tuner.planner.accuracy import accuracy
+from tuner.planner.model import HEADROOM_GIB
 from tuner.rounds.model import Round, RoundState
 from tuner.server.machine import died_of_full_disk
 from tuner.server.model import ReadyOutcome, ReadyState, ServerHandle

@@ -9,6 +9,7 @@ from tuner.findings import Finding
 from tuner.planner.model import Plan
 from tuner.rounds.model import Round
 from tuner.server.model import PhaseChanged, StopOutcome
+from tuner.session.auto.model import AutoOutcome
 
 
 class RoundOpened(msgspec.Struct, frozen=True, tag=True):
@@ -55,10 +56,42 @@ class RoundClosed(msgspec.Struct, frozen=True, tag=True):
     round: Round
 
 
-Event = RoundOpened | Planned | PhaseChanged | Found | CheckStarted | CheckEnded | ServerStopped | RoundClosed
+class AutoNews(msgspec.Struct, frozen=True, tag=True):
+    """A step of auto. ``kind``: "need", "plan", "proof", "proved", "short", "back"; ``number``: its round from 1 on.
+
+    ``text`` is what the operator reads; ``of`` is how many rounds it may take.
+    """
+
+    kind: str
+    text: str
+    number: int = 0
+    of: int = 0
+    port: int = 0
+
+
+class AutoEnded(msgspec.Struct, frozen=True, tag=True):
+    """Auto is over."""
+
+    outcome: AutoOutcome
+
+
+Event = (
+    RoundOpened
+    | Planned
+    | PhaseChanged
+    | Found
+    | CheckStarted
+    | CheckEnded
+    | ServerStopped
+    | RoundClosed
+    | AutoNews
+    | AutoEnded
+)
 
 
 __all__ = [
+    "AutoEnded",
+    "AutoNews",
     "CheckEnded",
     "CheckStarted",
     "Event",

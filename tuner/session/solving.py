@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from tuner.doctor import diagnose_plan
@@ -9,8 +11,8 @@ from tuner.planner.model import PlanInputs
 from tuner.planner.solve import Need, Solution, solve
 
 
-def solved(inputs: PlanInputs, need: Need) -> Solution:
+def solved(inputs: PlanInputs, need: Need, keep: Collection[str] = ()) -> Solution:
     """``planner.solve`` with the findings of the plan it proposes. Raises CannotPlan with one sentence."""
-    solution = solve(inputs, need)
+    solution = solve(inputs, need, keep=keep)
     findings = diagnose_plan(solution.inputs, solution.plan)
     return msgspec.structs.replace(solution, plan=msgspec.structs.replace(solution.plan, findings=findings))

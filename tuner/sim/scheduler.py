@@ -11,6 +11,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from tuner.planner.admission import (
+    CLIP_NEW_TOKENS,
+    NEW_TOKEN_RATIO,
+    NEW_TOKEN_RATIO_FLOOR,
+    NEW_TOKEN_RATIO_STEPS,
+)
 from tuner.sim.cache import NoRoom, PrefixCache
 from tuner.sim.faults import Fault, Faults
 from tuner.sim.requests import Request, RequestKind
@@ -20,9 +26,8 @@ from tuner.sim.tokens import token_ids
 
 #: Decode steps between two "Decode batch" lines.
 DECODE_LOG_INTERVAL = 40
-#: Share of the tokens still to come that admission keeps free (``new_token_ratio`` in steady state).
-_NEW_TOKEN_RATIO = 0.3
-_CLIP_NEW_TOKENS = 4096
+#: Decode steps that a retraction allows each request when it estimates the ratio anew.
+_RETRACT_STEPS = 20
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     prefill_graphs: bool
     max_queued: int | None
     warmed_up: bool
+    conservativeness: float = 1.0
     limit_shift: int = 0
 
     def longest_request(self, kv_tokens: int) -> int:
@@ -90,6 +96,10 @@ class Scheduler:
         self._row_steps_since_line = 0
         self._line_at = time.monotonic()
         self._evicted_before = 0
+        #: ``batch_is_full``: nothing more is let in until a request ends.
+        self._full = False
+        self._first_ratio = min(1.0, NEW_TOKEN_RATIO * limits.conservativeness)
+        self._new_token_ratio = self._first_ratio
         #: Lines to log beside those of the batches.
         self.notes: list[str] = []
 
@@ -149,17 +159,24 @@ class Scheduler:
         return self._prefill() or self._decode()
 
     def _admit(self, room: int) -> list[tuple[Request, int]]:
-        """Requests for the next prefill batch with the tokens each computes in it."""
+        """Requests for the next prefill batch with the tokens each computes in it (see ``planner.admission``)."""
         batch: list[tuple[Request, int]] = []
+        if self._full and self._chunked is None:
+            return batch
+        rows = self.limits.max_running - len(self.running) - (1 if self._chunked is not None else 0)
         if self._chunked is not None:
             share = min(room, self._chunked.pending_tokens)
             batch.append((self._chunked, share))
             room -= share
         if self.limits.policy == "lpm" and len(self.waiting) > 1:
             self.waiting.sort(key=lambda r: -self.cache.match(r.packed).tokens)
-        while self.waiting and room > 0 and len(self.running) + len(batch) < self.limits.max_running:
+        while self.waiting:
+            # A request in chunks holds a row and is counted in the batch as well.
+            if len(batch) >= rows:
+                self._full = True
+                break
             request = self.waiting[0]
-            if not self._take_room(request):
+            if room <= 0 or not self._take_room(request, batch):
                 break
             self.waiting.pop(0)
             share = min(room, request.pending_tokens)
@@ -167,19 +184,15 @@ class Scheduler:
             room -= share
         return batch
 
-    def _take_room(self, request: Request) -> bool:
+    def _take_room(self, request: Request, batch: Sequence[tuple[Request, int]]) -> bool:
         """Gives a request its prompt's KV and its slots; False when there is not enough."""
         cache = self.cache
         match = cache.match(b"" if self._faults.has(Fault.CACHE_OFF) else request.packed)
         cache.lock(match)
         new = len(request.prompt) - match.tokens
         slots = cache.shape.working_slots
-        to_come = min(request.max_new_tokens, _CLIP_NEW_TOKENS) + sum(
-            min(r.max_new_tokens - len(r.output), _CLIP_NEW_TOKENS) for r in self.running
-        )
-        reserve = int(to_come * _NEW_TOKEN_RATIO) if self.running else min(request.max_new_tokens, 1)
         keeps = 1 if cache.hybrid and slots else 0
-        if not cache.can_hold(new + reserve, slots + keeps):
+        if not self._lets_in(request, new, batch) or not cache.can_hold(new, slots + keeps):
             cache.unlock(match)
             return False
         cache.hold(new, slots)
@@ -190,6 +203,27 @@ class Scheduler:
             request.cached_tokens = match.tokens
         request.forward_at = request.forward_at or time.time()
         return True
+
+    def _lets_in(self, request: Request, new: int, batch: Sequence[tuple[Request, int]]) -> bool:
+        """Whether the KV pool has what ``PrefillAdder.add_one_req`` asks; if not, the batch is full."""
+        cache, page = self.cache, self.cache.shape.page_size
+        left: float = cache.free_tokens + cache.evictable_tokens
+        left -= sum(self._to_come(r) for r in self.running) * self._new_token_ratio
+        # What is prefilled in this pass has its prompt already; the answer counts with the last chunk.
+        left -= sum((self._to_come(r) if share == r.pending_tokens else 0) + page for r, share in batch)
+        alone = not self.running and not batch
+        if alone:
+            # The answer is cut to the pool (``max_req_len``), so a request alone always fits.
+            return new < left
+        if new + self._to_come(request) + page >= left:
+            self._full = True
+            return False
+        return True
+
+    @staticmethod
+    def _to_come(request: Request) -> int:
+        """Tokens of the answer that are reserved."""
+        return min(max(0, request.max_new_tokens - len(request.output)), CLIP_NEW_TOKENS)
 
     def _prefill(self) -> Work | None:
         queued_before = len(self.waiting)
@@ -226,12 +260,16 @@ class Scheduler:
         stats, now = self.stats, time.time()
         self._prefilling = []
         alive = [(request, share) for request, share in batch if not request.finished]
+        if not self.running or len(alive) < len(batch):
+            # An empty running batch is replaced, and a batch that shrank has room again.
+            self._full = False
         for request, share in alive:
             start = request.computed
             request.computed += share
             self._keep(request, start, request.computed)
             if request.pending_tokens:
                 self._chunked = request
+                self._full = False
                 stats.stage("chunked_prefill", seconds)
             else:
                 request.prefilled_at = now
@@ -300,6 +338,8 @@ class Scheduler:
             self._tokens_since_line += self._give_tokens(request, 1 + accepted)
         stats.passes["decode_cuda_graph" if limits.decode_graphs else "decode_none"] += 1
         self._evicted()
+        step = self._first_ratio * (1 - NEW_TOKEN_RATIO_FLOOR) / NEW_TOKEN_RATIO_STEPS
+        self._new_token_ratio = max(self._first_ratio * NEW_TOKEN_RATIO_FLOOR, self._new_token_ratio - step)
         self._steps += 1
         if self._steps % DECODE_LOG_INTERVAL:
             return None
@@ -374,15 +414,21 @@ class Scheduler:
     def _retract(self, request: Request) -> None:
         held = request.held
         self._leave(request)
+        before, self._new_token_ratio = self._new_token_ratio, self._ratio_after_retraction()
         self.notes.append(
             f"KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_tokens_gained: {held}, "
-            f"#new_token_ratio: {_NEW_TOKEN_RATIO:.4f} -> {_NEW_TOKEN_RATIO:.4f}"
+            f"#new_token_ratio: {before:.4f} -> {self._new_token_ratio:.4f}"
         )
         self.stats.retracted_requests += 1
         self.stats.retracted_input_tokens += request.prompt_tokens
         self.stats.retracted_output_tokens += len(request.output)
         request.restart()
         self.waiting.insert(0, request)
+
+    def _ratio_after_retraction(self) -> float:
+        """``estimate_new_token_ratio_after_retract`` of those that still run."""
+        made = sum(len(r.output) for r in self.running) + _RETRACT_STEPS * len(self.running)
+        return min(1.0, made / (sum(r.max_new_tokens for r in self.running) + 1))
 
     def _keep(self, request: Request, start: int, end: int, *, decoding: bool = False) -> None:
         """Puts what is computed into the tree, as far as a state is kept, and runs on from there."""
@@ -419,6 +465,7 @@ class Scheduler:
         """Takes a request out of the batch and gives back what it holds."""
         if request in self.running:
             self.running.remove(request)
+            self._full = False
         if request is self._chunked:
             self._chunked = None
         if request in self._prefilling:
@@ -456,3 +503,4 @@ class Scheduler:
         gauges = self.stats.gauges
         gauges.running = gauges.queued = 0
         gauges.throughput = 0.0
+        self._new_token_ratio = self._first_ratio

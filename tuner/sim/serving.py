@@ -74,6 +74,7 @@ class Serving:
             prefill_graphs=bool(built.graphs_gib["prefill"]),
             max_queued=built.values.get("max_queued_requests"),
             warmed_up=setup.warmup,
+            conservativeness=float(built.values.get("schedule_conservativeness") or 1.0),
             limit_shift=-1 if self._faults.has(Fault.LIMIT_OFF_BY_ONE) else 0,
         )
         vocabulary = built.model.shape.vocab_size

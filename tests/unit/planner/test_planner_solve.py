@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from planner_cases import inputs_for
 
@@ -14,7 +15,7 @@ BASE = {
     "mem_fraction_static": 0.86,
     "kv_cache_dtype": "fp8_e4m3",
     "mamba_ssm_dtype": "bfloat16",
-    "max_running_requests": 3,
+    "max_running_requests": 4,
     "cuda_graph_backend_prefill": "disabled",
 }
 
@@ -39,8 +40,8 @@ def test_three_agents_of_a_hundred_thousand_tokens_take_one_flag_the_ratio() -> 
 def test_more_agents_raise_the_requests_and_say_why() -> None:
     solution = solve(card(), Need(input_tokens=60_000, agents=5))
     assert solution.met
-    assert solution.flags["max_running_requests"] == 5
-    assert "5 agents at once" in solution.reasons[0]
+    assert solution.flags["max_running_requests"] == 6
+    assert "5 agents at once need one request more" in solution.reasons[0]
 
 
 def test_float32_states_are_halved_only_when_the_ratio_cannot_do_it() -> None:
@@ -53,7 +54,8 @@ def test_what_does_not_fit_gives_the_nearest_and_what_is_missing() -> None:
     solution = solve(card(), Need(input_tokens=200_000, agents=8, warm_prefixes=2))
     assert not solution.met
     assert solution.plan.fits
-    assert solution.missing == (f"The KV pool holds {solution.plan.kv_tokens:,} tokens, 2,000,000 are needed at once.",)
+    # Eight inputs, an answer token and one ahead of it each, and two warm conversations.
+    assert solution.missing == (f"The KV pool holds {solution.plan.kv_tokens:,} tokens, 2,000,016 are needed at once.",)
 
 
 def test_a_headroom_that_is_asked_for_is_left() -> None:
@@ -107,3 +109,29 @@ def test_a_need_without_sense_is_told(need: Need, sentence: str) -> None:
     with pytest.raises(CannotPlan) as caught:
         solve(card(), need)
     assert sentence in str(caught.value)
+
+
+def test_what_is_to_be_kept_is_kept_and_the_rest_is_missing() -> None:
+    spec = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 1, "draft_returned_gib": 4.63}
+    inputs = inputs_for("qwen3.8-27b-fp8-text", "0.5.17", 46.83, 13.76, **(BASE | spec))
+    need = Need(input_tokens=150_000, agents=3, headroom_gib=2.0)
+    kept = solve(inputs, need, keep=("speculative_", "mem_fraction_static"))
+    assert not kept.met and kept.missing
+    assert not any(name.startswith(("speculative_", "mem_fraction")) for name in kept.flags)
+
+
+def test_prefill_graphs_are_left_out_only_where_their_memory_is_needed() -> None:
+    inputs = card(cuda_graph_backend_prefill=None)
+    flags = {name: value for name, value in inputs.flags.items() if value is not None}
+    inputs = msgspec.structs.replace(inputs, flags=flags)
+    with_graphs = solve(inputs, Need(input_tokens=100_000, agents=3, headroom_gib=2.0))
+    assert with_graphs.met and "cuda_graph_backend_prefill" not in with_graphs.flags
+    without = solve(inputs, Need(input_tokens=148_000, agents=3, headroom_gib=4.4))
+    assert without.met and without.flags["cuda_graph_backend_prefill"] == "disabled"
+
+
+def test_answers_are_held_beside_the_inputs() -> None:
+    need = Need(input_tokens=100_000, agents=3, output_tokens=8_000)
+    solution = solve(card(), need)
+    assert solution.met and solution.plan.kv_tokens >= 3 * 108_000
+    assert solve(card(), Need(input_tokens=262_000, agents=1, output_tokens=8_000)).missing

@@ -60,3 +60,10 @@ def test_the_second_round_is_planned_from_the_log_of_the_first() -> None:
     assert planned.mamba_slots == came.mamba_slots == 16
     assert planned.kv_tokens == pytest.approx(came.kv_tokens, rel=0.0005)
     assert planned.longest_input_tokens == load_shape("qwen3.8-27b-fp8-text").context_len - 7
+
+
+def test_prefill_graphs_are_told_apart_from_the_others() -> None:
+    known = calibrate(inputs_from_the_card("27b-48g-r01"), facts_of("27b-48g-r01"), name="r1")
+    assert known.prefill_graphs_gib == 1.68 and known.graphs_gib == pytest.approx(1.75)
+    without = msgspec.structs.replace(known, flags=known.flags | {"cuda_graph_backend_prefill": "disabled"})
+    assert plan(without).ready_free_gib - plan(known).ready_free_gib == pytest.approx(1.68, abs=0.01)

@@ -6,7 +6,10 @@ import statistics
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tuner.planner.admission import rows_needed, tokens_together
 from tuner.serverlog import batch_line
 from tuner.sim.answers import babble
 from tuner.sim.cache import CacheShape, Keeping, PrefixCache
@@ -172,10 +175,15 @@ def test_a_full_queue_is_refused_with_503() -> None:
 
 
 def test_when_kv_runs_out_the_latest_request_is_retracted_and_served_later() -> None:
-    server = scheduler(Keeping.PLAIN, kv_tokens=1000)
+    # A server told to be careless lets in what comes later.
+    server = scheduler(Keeping.PLAIN, kv_tokens=1000, conservativeness=0.1)
     asked = [request(n * 10_000, 100, new=400) for n in range(3)]
     for each in asked:
         server.submit(each)
+        prefill = server.next_work()
+        assert prefill is not None
+        prefill.done()
+    assert len(server.running) == 3
     work_off(server)
     assert [each.finish_reason for each in asked] == ["length"] * 3
     assert all(len(each.output) == 400 for each in asked)
@@ -266,3 +274,42 @@ def test_a_hundred_conversations_on_few_slots_never_get_stuck() -> None:
     assert server.stats.requests["false"] == 100
     assert server.cache.evicted_states > 0
     assert server.stats.evicted_tokens == server.cache.evicted_tokens
+
+
+@pytest.mark.parametrize(("rows", "together"), [(3, 2), (4, 3)])
+def test_of_three_long_inputs_sent_at_once_the_last_waits_unless_there_is_a_row_to_spare(
+    rows: int, together: int
+) -> None:
+    # Seen on a real 0.5.17: 265,968 tokens, three inputs of 88,165, and the third waited for the first to end.
+    server = scheduler(kv_tokens=265_968, max_running=rows)
+    for n in range(3):
+        server.submit(request(n * 100_000, 88_165, new=64))
+    most = 0
+    while (work := server.next_work()) is not None:
+        work.done()
+        most = max(most, len(server.running))
+    assert most == together
+    assert server.stats.requests["false"] == 3 and server.stats.retracted_requests == 0
+
+
+@given(
+    agents=st.integers(2, 4),
+    length=st.integers(100, 3000),
+    answer=st.integers(2, 400),
+    less=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_pool_that_the_planner_asks_for_lets_all_of_them_run_together(
+    agents: int, length: int, answer: int, less: bool
+) -> None:
+    chunk = 512
+    tokens = tokens_together(agents, length, answer) - (agents * length // 3 if less else 0)
+    rows = rows_needed(agents, length, chunk)
+    server = scheduler(Keeping.PLAIN, kv_tokens=tokens, max_running=rows, chunk=chunk)
+    for n in range(agents):
+        server.submit(request(n * 10_000, length, new=answer))
+    most = 0
+    while (work := server.next_work()) is not None:
+        work.done()
+        most = max(most, len(server.running))
+    assert (most == agents and not server.stats.retracted_requests) is not less

@@ -1,0 +1,107 @@
+"""What one streamed ``/generate`` answer and the server's log say of requests in flight together. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from tuner.measure.events import Exchange, answer_of, data_lines, read_exchange
+from tuner.serverlog import batch_line
+from tuner.text import clip, plain
+
+_NEW_SEQUENCES = re.compile(r"#new-seq: (\d{1,6})")
+_RETRACTED = re.compile(r"#retracted_reqs: (\d{1,6})")
+_CELLS = 200
+
+
+class _Meta(msgspec.Struct):
+    completion_tokens: int = 0
+    finish_reason: Any = None
+
+
+class _Event(msgspec.Struct):
+    meta_info: _Meta = msgspec.field(default_factory=_Meta)
+    error: Any = None
+
+
+class Answered(msgspec.Struct, frozen=True, kw_only=True):
+    """One request: seconds from the start of the burst to its first and last token; ``error`` when it was not served.
+
+    ``ttft_s`` counts from its own sending; ``itl_s`` is the mean between its tokens.
+    """
+
+    first_s: float = 0.0
+    last_s: float = 0.0
+    ttft_s: float = 0.0
+    itl_s: float | None = None
+    error: str = ""
+
+
+def answered(exchange: Exchange, output_tokens: int) -> Answered:
+    """What a streamed answer of ``output_tokens`` came to."""
+    answer = answer_of(exchange)
+    if exchange.failure or answer.status != 200:
+        return Answered(error=read_exchange(exchange, 0).error)
+    times: list[float] = []
+    made = 0
+    for at, data in data_lines(answer.pieces):
+        if data == b"[DONE]":
+            break
+        try:
+            event = msgspec.json.decode(data, type=_Event)
+        except (msgspec.MsgspecError, UnicodeError):
+            return Answered(error="An event of the answer is no answer of SGLang.")
+        if event.error is not None:
+            return Answered(error=_words(event.error))
+        if event.meta_info.completion_tokens > made:
+            made = event.meta_info.completion_tokens
+            times.append(at)
+        if (reason := _aborted(event.meta_info.finish_reason)) is not None:
+            return Answered(error=reason)
+    if not times or made < output_tokens:
+        return Answered(error=f"An answer ended after {made} of {output_tokens} tokens.")
+    gap = (times[-1] - times[0]) / (made - 1) if made > 1 else None
+    sent = exchange.sent_at_s
+    return Answered(first_s=sent + times[0], last_s=sent + times[-1], ttft_s=times[0], itl_s=gap)
+
+
+def overlap(answers: Sequence[Answered]) -> int:
+    """How many requests had their first token and not yet their last at the same moment, at the most."""
+    served = [answer for answer in answers if not answer.error]
+    return max((sum(a.first_s <= b.first_s <= a.last_s for a in served) for b in served), default=0)
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a piece of the server's log says. ``together``: most requests that ran or were prefilled in one batch."""
+
+    together: int = 0
+    retracted: int = 0
+
+
+def told(lines: Iterable[str]) -> Told:
+    """Reads the log lines that were printed while the requests were served."""
+    together = retracted = 0
+    for line in lines:
+        if (seen := _RETRACTED.search(line)) is not None:
+            retracted += int(seen[1])
+        batch = batch_line(line)
+        if batch is None:
+            continue
+        new = _NEW_SEQUENCES.search(line)
+        together = max(together, batch.running + (int(new[1]) if new is not None else 0))
+    return Told(together=together, retracted=retracted)
+
+
+def _aborted(reason: Any) -> str | None:
+    if not isinstance(reason, dict) or reason.get("type") != "abort":
+        return None
+    return _words(reason.get("message")) or "The server gave the request up."
+
+
+def _words(error: Any) -> str:
+    while isinstance(error, dict):
+        error = error.get("error") or error.get("message") or error.get("detail")
+    return clip(plain(error if isinstance(error, str) else "").strip(), _CELLS)
