@@ -1,4 +1,4 @@
-"""Builds the wheel, installs it beside nothing of the source tree, and plans with a preset that came in it."""
+"""Builds the wheel, installs it beside nothing of the source tree, and plans and reads with what came in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def main() -> None:
         wheel = next(out.glob("*.whl"))
         subprocess.run([env / "bin" / "pip", "install", "-q", "-c", "requirements.lock", str(wheel)], check=True)
         run = [str(env / "bin" / "tuner"), "plan", "demo", "--free-before", "46.83", "--free-after", "19.29", "--json"]
-        subprocess.run(run, check=True, cwd=folder, env={**os.environ, "TUNER_HOME": folder}, stdout=subprocess.DEVNULL)
+        for command in (run, [run[0], "guide", "two-pools"]):
+            here = {**os.environ, "TUNER_HOME": folder}
+            subprocess.run(command, check=True, cwd=folder, env=here, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
