@@ -15,9 +15,11 @@ from pathlib import Path
 import resvg_py
 from textual.pilot import Pilot
 
+from tuner.metrics.model import GpuReading
 from tuner.paths import Home, find_preset
 from tuner.recipe import load
 from tuner.recipe.model import Recipe
+from tuner.session.finding_here import Finder, Found, FoundInterpreter, FoundModel
 from tuner.session.session import Session
 from tuner.ui.app import TunerApp
 from tuner.ui.widgets.slider import Slider
@@ -111,12 +113,45 @@ async def small(session: Session, first: Recipe) -> None:
         keep(app, "tune-80x24")
 
 
+class Machine(Finder):
+    """Tells of a machine with two models, so that the picture does not tell of the one it is made on."""
+
+    def look(self) -> None:
+        """Nothing to look at."""
+
+    def found(self) -> Found:
+        """A card, an environment, two models."""
+        return Found(
+            gpus=(GpuReading(index=0, name="NVIDIA RTX 4090D", total_mib=49140, free_mib=47958),),
+            interpreters=(FoundInterpreter(path="/opt/sglang/.venv/bin/python", version="0.5.17"),),
+            models=(
+                FoundModel(path="/models/Qwen3.8-27B-FP8", name="Qwen3.8-27B-FP8", hybrid=True, weights_gib=27.5,
+                           changed_at=2.0),
+                FoundModel(path="/models/Qwen3-8B", name="Qwen3-8B", hybrid=False, weights_gib=15.3, changed_at=1.0),
+            ),
+            folders=14,
+            over=True,
+        )  # fmt: skip
+
+
+async def first_run(session: Session) -> None:
+    """What opens where there is neither a server nor a history."""
+    session.finder = lambda: Machine(home=Path.home(), environ={}, cards=list)  # type: ignore[method-assign]
+    app = TunerApp(session, Recipe(), first=True)
+    async with app.run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: bool(app.screen.query("#model")))
+        await pilot.pause(1.0)
+        keep(app, "first-run")
+
+
 def main() -> None:
+    os.environ["COLORTERM"] = "truecolor"
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TUNER_HOME"] = folder
         session = Session(Home.find())
         try:
             first = recipe()
+            asyncio.run(first_run(session))
             asyncio.run(tour(session, first))
             asyncio.run(small(session, first))
         finally:

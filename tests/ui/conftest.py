@@ -15,6 +15,14 @@ from tuner.recipe.model import Recipe
 from tuner.ui.app import TunerApp
 
 
+@pytest.fixture(autouse=True)
+def _colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal with all colours, whatever the tests run in."""
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("TEXTUAL_COLOR_SYSTEM", raising=False)
+
+
 @pytest.fixture
 def session(tmp_path: Path) -> FakeSession:
     return FakeSession(tmp_path)

@@ -318,7 +318,7 @@ async def test_keys_can_be_changed_in_the_settings_file(session: FakeSession, op
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("keys = 3", "is not used"), ("[", "is not used"), ('theme = "x"', "There is no theme 'x'")]
+    ("text", "said"), [("keys = 3", "is not used"), ("[", "is not used"), ('theme = "x"', "there is no theme 'x'")]
 )
 async def test_a_settings_file_that_cannot_be_used_is_one_sentence(
     session: FakeSession, opened: Opened, text: str, said: str

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from uifakes import DEMO, FakeSession
+from uifakes import DEMO, HYBRID_27B, FakeSession
 
 from tuner.checks.model import CheckResult, Verdict
+from tuner.flags import catalogue
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import ChangeVerdict, Round, RoundState
 from tuner.server.model import StopOutcome
@@ -21,7 +22,7 @@ from tuner.serverlog.model import Phase
 from tuner.session import export as exporting
 from tuner.session.events import CheckEnded, CheckStarted, PhaseChanged, RoundClosed, RoundOpened, ServerStopped
 from tuner.ui.bench import Bench
-from tuner.ui.knobs import SPECULATION, ChoiceKnob, choice_flags, choice_key, knobs_for
+from tuner.ui.knobs import SPECULATION, ChoiceKnob, SliderKnob, choice_flags, choice_key, knobs_for
 from tuner.ui.logtail import LogTail, clean_line
 from tuner.ui.progress import CHECKS, StepState, Work, advance, begin, finish, ticked
 from tuner.ui.screens.compare import _judged
@@ -280,3 +281,13 @@ def test_the_fake_session_is_one(session: FakeSession) -> None:
     for name in ("planning_inputs", "run_round", "verify", "stop", "look", "export"):
         assert callable(getattr(Session, name))
         assert callable(getattr(session, name))
+
+
+def test_every_slider_has_the_range_and_the_sentence_of_the_catalogue() -> None:
+    knobs = knobs_for(HYBRID_27B, {"max_mamba_cache_size": 20})
+    sliders = [knob for knob in knobs if isinstance(knob, SliderKnob)]
+    assert {knob.name for knob in sliders} >= {"mem_fraction_static", "max_mamba_cache_size", "chunked_prefill_size"}
+    for knob in sliders:
+        info = catalogue()[knob.name]
+        assert (knob.scale.low, knob.scale.high, knob.scale.step) == (info.low, info.high, info.step)
+        assert knob.help == info.help

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,7 @@ from tuner.metrics.model import Readings
 from tuner.paths import HomeError
 from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
+from tuner.rounds.history import History
 from tuner.text import width
 from tuner.ui.messages import InputsArrived
 from tuner.ui.screens.help import HelpScreen
@@ -85,7 +88,7 @@ async def test_help_lists_the_keys_of_the_screen_and_of_the_knob_in_focus(opened
         await pilot.press("escape")
         await pilot.press("2", "question_mark")
         await until(pilot, lambda: "Keys: Rounds" in screen_text(app))
-        assert "Mark up to two rounds to compare" in screen_text(app)
+        assert "Mark rounds to compare" in screen_text(app)
 
 
 async def test_every_key_with_a_tooltip_is_in_the_command_palette(opened: Opened) -> None:
@@ -256,3 +259,47 @@ def test_a_terminal_that_goes_away_ends_the_app(tmp_path: Path, how: str) -> Non
             os.close(ours)
         if how != "output":
             os.close(reading)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminal_that_stops_reading_does_not_hold_up_the_end(tmp_path: Path, number: signal.Signals) -> None:
+    """Its buffer is full and it is not hung up: a stopped multiplexer, a frozen line."""
+    code = ALONE.format(here=str(Path(__file__).parent), home=str(tmp_path))
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+    )
+    try:
+        while select.select([], [theirs], [], 0)[1]:  # until it has filled what nobody reads
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 1
+    finally:
+        process.kill()
+        process.wait()
+        os.close(theirs)
+        os.close(ours)
+    history = History(tmp_path / "rounds.sqlite")
+    assert history.count() == 0
+    history.close()
+
+
+def test_the_app_opens_in_a_browser_as_textual_serve_starts_it(tmp_path: Path) -> None:
+    served = {"TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver", "TEXTUAL_COLOR_SYSTEM": "truecolor",
+              "COLUMNS": "100", "ROWS": "30", "TUNER_HOME": str(tmp_path), "HOME": str(tmp_path)}  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tuner"], env={**os.environ, **served}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        seen = b""
+        while b"First run" not in seen:
+            piece = os.read(process.stdout.fileno(), 65536)
+            assert piece, seen[-500:]
+            seen += piece
+        assert seen.startswith(b"__GANGLION__")
+    finally:
+        process.kill()
+        process.communicate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from uiscreen import Opened, screen_text, told, until
 
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import Round, RoundState
+from tuner.session.deaths import refusal
+from tuner.ui.app import TunerApp
 from tuner.ui.screens.dialog import ConfirmScreen
 from tuner.ui.screens.rounds import RoundList
 from tuner.ui.screens.working import WorkingScreen
@@ -353,3 +356,138 @@ async def test_the_log_follows_the_file_finds_words_and_never_reads_markup(
         await until(pilot, lambda: "hit 1/1" in screen_text(app))
         await pilot.press("f")
         assert app.screen.query_one(LogView).following
+
+
+FOUR = (80, 24)
+
+
+async def test_rounds_are_found_by_the_words_of_the_command_line(session: FakeSession, opened: Opened) -> None:
+    ran(session, note="first try")
+    ran(session, DEMO.with_flags({RATIO: 0.3}), note="longer inputs")
+    ran(session, DEMO.with_flags({"mem_fraction_static": 0.55}), fail_in="sizing pools")
+    session.history.set_tags(2, ["winner"])
+    session.history.set_verdict(1, "reject")
+    async with opened(size=FOUR) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "r1 sim" in screen_text(app))
+        assert "#winner" in screen_text(app) and "reject" in screen_text(app)
+        await pilot.press("slash")
+        for words, numbers in (
+            ("failed", {"r3"}),
+            ("#winner", {"r2"}),
+            ("rejected", {"r1"}),
+            ("longer", {"r2"}),
+            (f"{RATIO}=0.3", {"r2"}),
+            ("real", set()),
+            ("front", {"r2"}),
+        ):
+            app.screen.query_one("#wanted", Input).value = words
+            await until(pilot, lambda numbers=numbers: names_shown(app) == numbers)  # type: ignore[misc]
+        await pilot.press("escape")
+        await until(pilot, lambda: names_shown(app) == {"r1", "r2", "r3"})
+
+
+def names_shown(app: TunerApp) -> set[str]:
+    return {line[4:6] for line in screen_text(app).splitlines() if line[7:10] == "sim"}
+
+
+async def test_a_flag_value_that_cannot_be_is_told_and_the_list_stays(session: FakeSession, opened: Opened) -> None:
+    ran(session)
+    async with opened() as (app, pilot):
+        await pilot.press("2", "slash")
+        app.screen.query_one("#wanted", Input).value = "mem_fraction_static=much"
+        await until(pilot, lambda: "it takes a number above 0" in screen_text(app))
+        assert names_shown(app) == {"r1"}
+
+
+async def test_tags_are_written_in_the_app_and_a_word_that_is_none_is_told(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session)
+    session.history.set_tags(1, ["old"])
+    async with opened(size=FOUR) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "r1 verified" in screen_text(app))
+        await pilot.press("t")
+        await until(pilot, lambda: "In use: old" in screen_text(app))
+        app.screen.query_one("#tags", Input).value = "x" * 41
+        await pilot.press("enter")
+        await until(pilot, lambda: "one word of up to 40 letters" in screen_text(app))
+        app.screen.query_one("#tags", Input).value = "#winner 长输入"
+        await pilot.press("enter")
+        await until(pilot, lambda: session.history.get(1).tags == ("winner", "长输入"))
+
+
+async def test_one_damaged_round_is_listed_as_such_and_everything_else_works(
+    session: FakeSession, opened: Opened
+) -> None:
+    for ratio in (0.9, 0.5, 0.3):
+        ran(session, DEMO.with_flags({RATIO: ratio}), note="known")
+    with sqlite3.connect(session.history.path) as connection:
+        connection.execute("UPDATE rounds SET body = substr(body, 1, 99) WHERE number = 2")
+    async with opened() as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "damaged: its record is cut short" in screen_text(app))
+        await pilot.press("down")
+        await until(pilot, lambda: "Still known: verified" in screen_text(app))
+        assert "note: known" in screen_text(app)
+        await pilot.press("escape", "space", "down", "space", "up", "up", "space", "c")
+        await until(pilot, lambda: "r2 cannot be read from the history and is left out." in screen_text(app))
+        assert "r1 to r3" in screen_text(app)
+
+
+async def test_three_marked_rounds_become_a_table_with_charts(session: FakeSession, opened: Opened) -> None:
+    for ratio in (0.9, 0.5, 0.3, 0.2):
+        ran(session, DEMO.with_flags({RATIO: ratio}))
+    async with opened(size=FOUR) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "r1 sim" in screen_text(app))
+        await pilot.press("space", "down", "space", "down", "space", "down", "space", "c")
+        await until(pilot, lambda: "4 rounds" in screen_text(app))
+        assert "← 0 more · 1 more →" in screen_text(app) and "r1 " not in screen_text(app).splitlines()[7]
+        await pilot.press("right")
+        await until(pilot, lambda: "← 1 more · 0 more →" in screen_text(app))
+        await pilot.press("g")
+        await until(pilot, lambda: "█" in screen_text(app) and "KV tokens" in screen_text(app))
+        await pilot.press("right")
+        await until(pilot, lambda: "state slots" in screen_text(app))
+
+
+async def test_after_a_round_that_failed_the_last_good_one_is_one_click_away(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session, note="the good one")
+    async with opened(size=FOUR) as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        app.change({RATIO: 0.3})
+        session.fail_in = "capturing graphs"
+        await pilot.press("R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: "Go back to r1 (b)" in screen_text(app))
+        session.fail_in = None
+        await pilot.click("#back")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await until(pilot, lambda: "Note: the good one" in screen_text(app))
+        await pilot.press("y")
+        await until(pilot, lambda: app.progress is not None and app.progress.good)
+        assert session.history.get(3).recipe.flags == session.history.get(1).recipe.flags
+        assert app.bench.draft.flags[RATIO] == DEMO.flags[RATIO]
+
+
+async def test_what_died_twice_alike_is_started_all_the_same_after_seeing_what_died(
+    session: FakeSession, opened: Opened
+) -> None:
+    deaths = (ran(session, fail_in="capturing graphs"), ran(session, fail_in="capturing graphs"))
+    session.refuse = (refusal(deaths, ("torch.OutOfMemoryError: CUDA out of memory [/bold]",)),)
+    async with opened(size=FOUR) as (app, pilot):
+        await pilot.press("R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: "it died twice in the same way" in screen_text(app))
+        await until(pilot, lambda: "Start anyway (f)" in screen_text(app))
+        await pilot.click("#force")
+        await until(pilot, lambda: "torch.OutOfMemoryError: CUDA out of memory [/bold]" in screen_text(app))
+        assert "This recipe died 2 times in a row" in screen_text(app)
+        await pilot.press("y")
+        await until(pilot, lambda: session.forced == [False, False, False, True])

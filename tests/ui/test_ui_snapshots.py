@@ -1,4 +1,4 @@
-"""The text of every screen at three sizes, as an operator sees it."""
+"""Every screen at three sizes, as an operator sees it: its text, and in the second theme its colours."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
+from textual.geometry import Region
 from textual.pilot import Pilot
 from uifakes import DEMO, FakeSession
-from uiscreen import Opened, screen_text, until
+from uiscreen import Opened, poorest_contrast, screen_text, styles_text, until
 
 from tuner.findings import Finding, FindingId, Severity
 from tuner.planner.model import Plan, PlanInputs, Term
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
 from tuner.ui.app import TunerApp
 from tuner.ui.screens.dialog import ConfirmScreen
+from tuner.ui.widgets.pool_numbers import PoolNumbers
 from tuner.ui.widgets.slider import Slider
 
 SIZES = [(80, 24), (120, 36), (200, 50)]
@@ -124,7 +126,7 @@ async def test_tune(history: FakeSession, opened: Opened, snapshot: SnapshotAsse
         await pilot.press("shift+right")
         await until(pilot, lambda: any(app.screen.query_one("#mem_fraction_static", Slider).bad))
         await pilot.pause()
-        assert screen_text(app) == snapshot
+        await looks(app, pilot, snapshot)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -137,7 +139,7 @@ async def test_restart(
         await pilot.press("right", "R")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
         await pilot.pause()
-        assert dialog_text(app) == snapshot
+        await looks(app, pilot, snapshot, dialog_of(app))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -148,7 +150,7 @@ async def test_rounds(history: FakeSession, opened: Opened, snapshot: SnapshotAs
         await until(pilot, lambda: "r3 verified" in screen_text(app))
         await pilot.press("down")
         await until(pilot, lambda: "r2 failed" in screen_text(app))
-        assert screen_text(app) == snapshot
+        await looks(app, pilot, snapshot)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -161,7 +163,7 @@ async def test_compare(
         await pilot.press("3")
         await until(pilot, lambda: "r1 → r3" in screen_text(app))
         await pilot.pause()
-        assert screen_text(app) == snapshot
+        await looks(app, pilot, snapshot)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -172,7 +174,7 @@ async def test_doctor(history: FakeSession, opened: Opened, snapshot: SnapshotAs
         await until(pilot, lambda: "ratio-misfit" in screen_text(app) or "pool-below-context" in screen_text(app))
         await pilot.press("down")
         await until(pilot, lambda: "ratio-misfit" in screen_text(app) and "a Apply" in screen_text(app))
-        assert screen_text(app) == snapshot
+        await looks(app, pilot, snapshot)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -194,7 +196,40 @@ async def test_presets(
         await settled(app, pilot)
         await pilot.press("6")
         await until(pilot, lambda: "Here it would give" in screen_text(app) and "q Quit" in screen_text(app))
-        assert screen_text(app) == snapshot
+        await looks(app, pilot, snapshot)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+async def test_dialogs(
+    history: FakeSession,
+    opened: Opened,
+    snapshot: SnapshotAssertion,
+    size: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What opens over the screens: text alone, the colours are those of the restart dialog."""
+    monkeypatch.chdir(history.folder)
+    async with opened(size=size) as (app, pilot):
+        await settled(app, pilot)
+        for name, keys in (
+            ("keys", ("question_mark",)),
+            ("options", ("tab", "tab", "tab", "enter")),
+            ("numbers", ("t",)),
+            ("note", ("n",)),
+            ("export", ("e",)),
+            ("stop", ("s",)),
+            ("ended", ("b", "R", "y")),
+        ):
+            app.screen.query_one("#mem_fraction_static", Slider).focus()
+            await pilot.press(*keys)
+            await until(pilot, lambda: bool(app.screen.query(".dialog")))
+            if name == "ended":
+                await until(pilot, lambda: "r4 verified" in screen_text(app))
+            await pilot.pause()
+            assert screen_text(app, dialog_of(app)) == snapshot(name=name)
+            assert poorest_contrast(app, dialog_of(app))[0] >= 3
+            await pilot.press("escape")
+            await until(pilot, lambda: not app.screen.query(".dialog"))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -213,8 +248,23 @@ async def test_log(
         assert "\n".join(lines) == snapshot
 
 
-def dialog_text(app: TunerApp) -> str:
+def dialog_of(app: TunerApp) -> Region:
     """Of a dialog only its box: what lies behind it is not its business."""
-    box = app.screen.query(".dialog").first().region
-    lines = screen_text(app).splitlines()[box.y : box.bottom]
-    return "\n".join(line[box.x : box.right].rstrip() for line in lines)
+    return app.screen.query(".dialog").first().region
+
+
+async def looks(app: TunerApp, pilot: Pilot[None], snapshot: SnapshotAssertion, part: Region | None = None) -> None:
+    """The text in one theme; in the other the same text, the colours kept, and none that cannot be read."""
+    text = screen_text(app, part)
+    assert text == snapshot
+    app.theme = "tuner-light"
+    await until(pilot, lambda: app.screen.styles.background.brightness > 0.9 and not still_moving(app))
+    await pilot.pause()
+    assert screen_text(app, part) == text
+    assert styles_text(app, part) == snapshot(name="light")
+    contrast, words = poorest_contrast(app, part)
+    assert contrast >= 3, words
+
+
+def still_moving(app: TunerApp) -> bool:
+    return any(numbers.fresh for numbers in app.screen.query(PoolNumbers))

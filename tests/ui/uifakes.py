@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tuner.advice import Advice
 from tuner.checks.model import CheckResult, Verdict
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuReading, Reach, Readings, Spread
@@ -95,10 +96,15 @@ class Look(msgspec.Struct, frozen=True):
     readings: Readings | None
     gpus: tuple[GpuReading, ...]
     alive: bool
+    changed: tuple[Finding, ...] = ()
+    url: str = ""
+    no_gpus: str = ""
 
 
 class FakeSession:
     """The facade of ``tuner.session.session.Session``. ``gate`` holds a round in its phases until it is set."""
+
+    attached = ""
 
     def __init__(self, folder: Path, *, shape: ModelShape = HYBRID_27B) -> None:
         self.folder = folder
@@ -118,6 +124,7 @@ class FakeSession:
         self.note = ""
         self.fail_in: str | None = None
         self.cannot: str = ""
+        self.advice = Advice(enough=True, sentence="Good enough, stop: the need is met.")
 
     def planning_inputs(self, recipe: Recipe) -> PlanInputs:
         if self.cannot:
@@ -132,6 +139,10 @@ class FakeSession:
             calibration_note=self.note,
             card_gib=47.5,
         )
+
+    def advise(self, round_: Round) -> Advice:
+        del round_
+        return self.advice
 
     def accuracy(self, *, simulated: bool, limit: int = 3) -> tuple[tuple[str, Accuracy], ...]:
         del simulated
@@ -226,6 +237,18 @@ class FakeSession:
             msgspec.structs.replace(round_, state=state, phase=phase, reason=reason, findings=found,
                                     log_path=str(self.folder / f"{round_.name}.log"))
         )  # fmt: skip
+
+    def settle(self) -> list[Round]:
+        return []
+
+    def way_back(self, failed: Round) -> Round | None:
+        return next(
+            (r for r in self.history.list() if r.state is RoundState.VERIFIED and r.number != failed.number), None
+        )
+
+    def fall_back(self, failed: Round, *, publish: Callable[[Event], None], cancel: threading.Event) -> Round | None:
+        good = self.way_back(failed)
+        return self.run_round(good.recipe, publish=publish, cancel=cancel) if good is not None else None
 
     def verify(self, *, publish: Callable[[Event], None], cancel: threading.Event) -> list[CheckResult] | None:
         del cancel

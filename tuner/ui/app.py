@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import gc
+import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
+import msgspec
 from textual import on, work
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -21,28 +23,34 @@ from textual.reactive import var
 from textual.screen import Screen
 
 from tuner.paths import HomeError
-from tuner.planner.model import PlanInputs
-from tuner.recipe.model import Recipe
+from tuner.planner.model import HEADROOM_GIB, PlanInputs
+from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
 from tuner.session.events import RoundClosed, RoundOpened
-from tuner.text import plain
+from tuner.session.first_preset import keep_preset, packaged_demo
+from tuner.ui import auto_view
 from tuner.ui import progress as progressing
-from tuner.ui.ascii import AsciiFilter, only_ascii
+from tuner.ui.ascii import AsciiFilter
 from tuner.ui.bench import Bench, flag_changes
+from tuner.ui.commands import commands
+from tuner.ui.keys import named_keys
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
+from tuner.ui.modes import MODES
 from tuner.ui.preview import Baseline, baseline, preview
 from tuner.ui.progress import Progress, Work
 from tuner.ui.runner import EVERY_S, Runner
 from tuner.ui.screens.base import Place
 from tuner.ui.screens.dialog import ConfirmScreen
-from tuner.ui.screens.restart import RestartFacts, restart_screen
-from tuner.ui.screens.tune import TuneScreen
+from tuner.ui.screens.restart import RestartFacts, back_screen, force_screen, restart_screen
 from tuner.ui.screens.working import WorkingScreen
 from tuner.ui.settings import FILE, AppSettings, SettingsError, read_settings
+from tuner.ui.settling import settled
+from tuner.ui.signals import Handlers, on_signals
 from tuner.ui.terminal import TerminalDriver
 from tuner.ui.themes import THEMES
 from tuner.ui.timing import last_like, times_of
+from tuner.ui.trend import Trend
 from tuner.ui.widgets.chrome import PLACES
 from tuner.ui.wording import Known, changes_line, in_flight_words
 
@@ -50,6 +58,8 @@ if TYPE_CHECKING:
     from tuner.session.session import Session
     from tuner.session.watching import Look
 
+#: Seconds after which a screen has been drawn for the first time.
+_OPENED_S = 1.5
 _ENDED_EARLY = (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED)
 
 
@@ -59,34 +69,8 @@ def _machine(recipe: Recipe) -> object:
     return recipe.model_path, recipe.port, parallel, recipe.python, recipe.environment, recipe.tuner
 
 
-def _rounds() -> Screen[Any]:
-    from tuner.ui.screens.rounds import RoundsScreen  # screens not opened cost nothing at the first paint
-
-    return RoundsScreen()
-
-
-def _compare() -> Screen[Any]:
-    from tuner.ui.screens.compare import CompareScreen
-
-    return CompareScreen()
-
-
-def _log() -> Screen[Any]:
-    from tuner.ui.screens.log import LogScreen
-
-    return LogScreen()
-
-
-def _doctor() -> Screen[Any]:
-    from tuner.ui.screens.doctor import DoctorScreen
-
-    return DoctorScreen()
-
-
-def _presets() -> Screen[Any]:
-    from tuner.ui.screens.presets import PresetsScreen
-
-    return PresetsScreen()
+#: Seconds without a look from which on what is shown counts as old; a look takes 1.5 s at the most.
+LATE_S = 2.5
 
 
 class TunerApp(App[None]):
@@ -94,14 +78,7 @@ class TunerApp(App[None]):
 
     TITLE = "tuner"
     CSS_PATH = "tuner.tcss"
-    MODES = {  # noqa: RUF012
-        "tune": TuneScreen,
-        "rounds": _rounds,
-        "compare": _compare,
-        "log": _log,
-        "doctor": _doctor,
-        "presets": _presets,
-    }
+    MODES = MODES  # type: ignore[assignment]
     DEFAULT_MODE = "tune"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (176, "-very-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012
@@ -110,12 +87,14 @@ class TunerApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "Help", show=False, id="help",
                 tooltip="The keys of this screen"),
+        Binding("G", "guide", "Guide", show=False, id="guide", tooltip="The page of the guide on this screen"),
         Binding("1", "go('tune')", "Tune", show=False, id="go.tune", tooltip="Knobs and the plan of the next start"),
         Binding("2", "go('rounds')", "Rounds", show=False, id="go.rounds", tooltip="The history of rounds"),
         Binding("3", "go('compare')", "Compare", show=False, id="go.compare", tooltip="Two rounds side by side"),
         Binding("4", "go('log')", "Log", show=False, id="go.log", tooltip="What the server prints"),
         Binding("5", "go('doctor')", "Doctor", show=False, id="go.doctor", tooltip="What was found, and what to do"),
         Binding("6", "go('presets')", "Presets", show=False, id="go.presets", tooltip="Recipes to start from"),
+        Binding("7", "go('live')", "Live", show=False, id="go.live", tooltip="Every reading, what binds now, charts"),
         Binding("R,ctrl+r", "restart", "Restart", id="restart",
                 tooltip="Start the server with the flags on the Tune screen, after a question"),
         Binding("v", "verify", "Verify", show=False, id="verify", tooltip="Run the checks on the running server again"),
@@ -126,6 +105,8 @@ class TunerApp(App[None]):
         Binding("x", "judge('reject')", "Reject", show=False, id="reject", tooltip="Mark the round as rejected"),
         Binding("p", "progress", "Progress", show=False, id="progress",
                 tooltip="Show the work under way, or how the last one ended"),
+        Binding("f3", "find", "Find", show=False, id="find",
+                tooltip="Look around for SGLang, models, cards and servers, and begin with what is found"),
         Binding("T", "shade", "Light or dark", show=False, id="shade", tooltip="Light colours or dark ones"),
         Binding("q", "quit", "Quit", id="quit", tooltip="Leave; the server stays up"),
     ]  # fmt: skip
@@ -134,6 +115,8 @@ class TunerApp(App[None]):
     look: var[Look | None] = var(None)
     #: Why the last poll failed; then ``look`` is old.
     look_problem: var[str] = var("")
+    #: Seconds since the last look, once it is overdue.
+    late_s: var[int] = var(0)
     bench: var[Bench] = var(Bench.opened(Recipe()))
     inputs: var[PlanInputs | None] = var(None)
     inputs_problem: var[str] = var("")
@@ -143,6 +126,8 @@ class TunerApp(App[None]):
     #: The process of another tuner that is in the middle of the running server's round.
     starter: var[int | None] = var(None)
     progress: var[Progress | None] = var(None)
+    #: The rounds of auto, under way or the last.
+    auto: var[auto_view.AutoView | None] = var(None)
     #: Name of the running round ("r3"), "server" for one without a round, "" while nothing runs.
     running_name: var[str] = var("")
     #: Counts changes of the history, for screens that show it.
@@ -152,10 +137,14 @@ class TunerApp(App[None]):
     #: The round under the cursor of the rounds list.
     chosen: var[int | None] = var(None)
 
-    def __init__(self, session: Session, recipe: Recipe, *, demo: bool = False, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, session: Session, recipe: Recipe, *, demo: bool = False, first: bool = False, every_s: float = EVERY_S
+    ) -> None:
+        """``demo`` starts the recipe when nothing runs; ``first`` looks around for what a recipe needs."""
         super().__init__()
         self.session = session
         self._demo = demo
+        self._first = first
         self._looked = False
         #: What the inputs were gathered for and in which turn.
         self._gathered_for: object = None
@@ -164,6 +153,12 @@ class TunerApp(App[None]):
         self._ended = ""
         self._seen: object = None
         self._ascii = False
+        self._told_to_go: Handlers | None = None
+        #: Screens whose objects are kept out of collections.
+        self._frozen: set[str] = set()
+        #: What charts show, and when the last look came.
+        self.trend = Trend()
+        self._looked_at_s = time.monotonic()
         self.runner = Runner(session, self.post_message, every_s=every_s)
         self.set_reactive(TunerApp.bench, Bench.opened(recipe))
         for theme in THEMES:
@@ -174,26 +169,16 @@ class TunerApp(App[None]):
 
     def _settle(self) -> None:
         """Takes the operator's settings; what cannot be used is told once the screen is up."""
-        settings = AppSettings()
+        settings, problem = AppSettings(), ""
         try:
             settings = read_settings(self.session.home.config)
         except (SettingsError, HomeError) as error:
-            self.settings_problem = str(error)
-        self._ascii = settings.ascii if settings.ascii is not None else only_ascii()
-        if settings.theme in self.available_themes:
-            self.theme = settings.theme
-        elif settings.theme:
-            self.settings_problem = f"There is no theme {settings.theme!r}: {', '.join(sorted(self.available_themes))}."
-        if settings.keys:
-            self._take_keys(settings.keys)
-
-    def _take_keys(self, keys: dict[str, str]) -> None:
-        from tuner.ui.keys import key_names  # imports every screen
-
-        unknown = sorted(keys.keys() - key_names(type(self)))
-        if unknown:
-            self.settings_problem = f"{FILE}: no key is called {', '.join(unknown)}; ? lists the names."
-        self.set_keymap({name: key for name, key in keys.items() if name not in unknown})
+            problem = str(error)
+        taken = settled(settings, self.available_themes, partial(named_keys, type(self)), os.environ)
+        self.settings_problem = problem or taken.problem
+        self._ascii, self.theme = taken.ascii, taken.theme
+        if taken.keys:
+            self.set_keymap(taken.keys)
 
     def get_driver_class(self) -> type[Driver]:
         """Textual's own choice; on a plain terminal the driver that notices when it is gone."""
@@ -221,17 +206,48 @@ class TunerApp(App[None]):
 
     def on_mount(self) -> None:
         """Polls, gathers what plans need, and leaves properly when it is told to go."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            loop.add_signal_handler(number, self.exit)
+        self._told_to_go = on_signals(self._let_go, self.exit)
         self._gather()
+        self._close_lost()
         self.runner.watch()
+        self._keep_out_of_collections()
+        self.set_interval(1.0, self._mark_late)
         if self.settings_problem:
             self.say(self.settings_problem, severity="warning")
+        if self._first:
+            self.action_find()
+
+    @work(thread=True, group="lost")
+    def _close_lost(self) -> None:
+        """Rounds whose tuner went away in the middle are closed, where that may be written."""
+        if self.session.attached:
+            return
+        try:
+            self.session.settle()
+        except HistoryError as error:
+            self.call_from_thread(self.say, str(error), severity="warning")
+
+    def _keep_out_of_collections(self) -> None:
+        """Modules and screens live as long as the app: looking through them for garbage holds it up 0.1 s a time."""
+        if self.current_mode not in self._frozen:
+            self._frozen.add(self.current_mode)
+            self.set_timer(_OPENED_S, gc.freeze)
 
     def on_unmount(self) -> None:
         """Lets the threads go; the server stays up."""
         self.runner.close()
+        if self._told_to_go is not None:
+            self._told_to_go.restore()
+
+    def _let_go(self) -> None:
+        """The loop may wait for a terminal that takes nothing: no longer. Runs in a signal handler."""
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.leave()
+
+    @property
+    def unseen(self) -> bool:
+        """Whether nobody sees any more what is written."""
+        return isinstance(self._driver, TerminalDriver) and self._driver.gone
 
     # what threads tell
 
@@ -239,6 +255,7 @@ class TunerApp(App[None]):
     def _looked_at(self, message: LookArrived) -> None:
         if self.progress is not None:
             self.progress = progressing.ticked(self.progress, time.monotonic())
+        self._keep_for_charts(message.look)
         self.look, self.look_problem, self.starter = message.look, "", message.starter
         running = message.look.running
         name = (running.handle.round_name or "server") if running else ""
@@ -260,6 +277,17 @@ class TunerApp(App[None]):
             self._looked = True
             if self._demo and running is None:
                 self._begin_round()
+
+    def _keep_for_charts(self, look: Look) -> None:
+        self._looked_at_s = time.monotonic()
+        self.late_s = 0
+        if look.running is not None and look.readings is not None:
+            self.trend.take(look.readings, look.running.handle.round_name or "server")
+
+    def _mark_late(self) -> None:
+        """Says since when there is no news at all: a look that hangs must not pass for a quiet server."""
+        passed = time.monotonic() - self._looked_at_s
+        self.late_s = int(passed) if passed > LATE_S else 0
 
     def _miss(self, name: str) -> None:
         """Says that a server has gone, unless that was asked for here or a start has just told it."""
@@ -297,6 +325,11 @@ class TunerApp(App[None]):
 
     @on(Happened)
     def _happened(self, message: Happened) -> None:
+        if self.auto is not None and not self.auto.ended:
+            self.auto = auto_view.advance(self.auto, message.event)
+            if isinstance(message.event, RoundOpened):
+                # Each of its rounds has a list of steps of its own.
+                self.progress = self._begun_round({}, simulated=message.event.round.simulated)
         if self.progress is not None:
             self.progress = progressing.advance(self.progress, message.event, time.monotonic())
         if isinstance(message.event, RoundOpened | RoundClosed):
@@ -308,14 +341,44 @@ class TunerApp(App[None]):
         if self.progress is None:
             return
         self.progress = progressing.finish(self.progress, message.problem, time.monotonic())
+        if self.auto is not None:
+            self.auto = auto_view.ended(self.auto, message.problem)
         self.history_version += 1
         self.runner.look_now()
         # The boot log of a round just ended may calibrate the next plan.
         self._gather()
-        if not isinstance(self.screen, WorkingScreen):
+        if self.auto is not None:
+            self._say_auto(self.auto)
+            return
+        if self.progress.work is Work.ROUND and self.progress.round is not None and not self.progress.good:
+            self._look_back(self.progress.round)
+        # The end of the work may come while the app is being left.
+        if self.screen_stack and not isinstance(self.screen, WorkingScreen):
             ended = self.progress
             words = "." if ended.good else f": {ended.problem or 'p shows how, 5 what to do'}"
             self.say(f"{ended.title}{words}", severity="information" if ended.good else "warning")
+
+    @work(exclusive=True, group="dialog")
+    async def action_find(self) -> None:
+        """Looks around this machine, asks what is missing, and puts the recipe on the bench."""
+        from tuner.ui.screens.first_run import FirstRunScreen
+
+        begun = await self.push_screen_wait(FirstRunScreen(self.session.finder))
+        try:
+            if begun is not None and begun.demo:
+                name = "demo"
+                self.load(await asyncio.to_thread(packaged_demo, self.session.home), name)
+                if not self.running_name:
+                    self._begin_round()
+            elif begun is not None and begun.recipe is not None:
+                path = await asyncio.to_thread(keep_preset, self.session.home, begun.recipe)
+                self.bench = self.bench.loaded(begun.recipe)
+                self.say(f"{begun.words} Kept as preset {path.stem} in {path.parent}. R starts it.")
+                self.go("tune")
+        except (HomeError, RecipeError) as error:
+            self.say(str(error), severity="error")
+        except OSError as error:
+            self.say(f"The preset cannot be written: {error.strerror or error}.", severity="error")
 
     # the bench
 
@@ -359,7 +422,7 @@ class TunerApp(App[None]):
     @work(exclusive=True, group="dialog")
     async def action_restart(self) -> None:
         """Asks once, then starts."""
-        if self._occupied() or self._taken():
+        if self._only_looks() or self._occupied() or self._taken():
             return
         facts = await self._restart_facts()
         if facts is not None and await self.push_screen_wait(restart_screen(facts)):
@@ -371,13 +434,44 @@ class TunerApp(App[None]):
         refused = self.progress.round if self.progress is not None else None
         if refused is None or self._occupied() or self._taken():
             return
-        stops = f"{self.running_name} is stopped first. " if self.running_name else ""
-        question = f"{stops}The start is as good as sure to fail. Start the flags of {refused.name} all the same?"
-        text = Content(f"{plain(refused.reason)}\n\n{question}")
-        title = f"Start anyway what was refused as {refused.name}"
-        if await self.push_screen_wait(ConfirmScreen(title, text, yes="Start anyway", careful=True)):
+        if await self.push_screen_wait(force_screen(refused, self.running_name)):
             self.bench = self.bench.replaced(refused.recipe)
             self._begin_round(force=True)
+
+    @work(thread=True, exclusive=True, group="back")
+    def _look_back(self, round_: Round) -> None:
+        """What there is to go back to after a round that did not come out well."""
+        try:
+            good = self.session.way_back(round_)
+        except HistoryError:
+            # The work itself has told what is wrong with the history.
+            return
+        self.call_from_thread(self._offer, round_, good)
+
+    def _offer(self, round_: Round, good: Round | None) -> None:
+        if self.progress is not None and self.progress.ended and self.progress.round == round_:
+            self.progress = progressing.offering(self.progress, good)
+
+    @work(exclusive=True, group="dialog")
+    async def fall_back(self) -> None:
+        """Asks, then starts the last good round again."""
+        ended = self.progress
+        if ended is None or ended.round is None or ended.back is None or self._occupied() or self._taken():
+            return
+        if await self.push_screen_wait(back_screen(ended.back, ended.round, self.running_name)):
+            self.bench = self.bench.replaced(ended.back.recipe)
+            if self.runner.fall_back(ended.round):
+                self._watch_round(times_of(ended.back), simulated=ended.back.simulated)
+            else:
+                self._say_busy()
+
+    def _only_looks(self) -> bool:
+        """Whether the server is only looked at; says so."""
+        if self.session.attached:
+            from tuner.session.attached import read_only_words  # only there anything is attached
+
+            self.say(read_only_words(self.session.attached), severity="warning")
+        return bool(self.session.attached)
 
     def _taken(self) -> bool:
         """Whether another tuner is in the middle of a round on this server; says so."""
@@ -420,15 +514,62 @@ class TunerApp(App[None]):
         if not self.runner.start_round(recipe, force=force):
             self._say_busy()
             return
-        self.progress = progressing.begin(
-            Work.ROUND,
-            stops_first=bool(self.running_name),
-            before=times_of(before),
-            simulated=recipe.simulated,
-            now=time.monotonic(),
-        )
+        self._watch_round(times_of(before), simulated=recipe.simulated)
+
+    def _watch_round(self, before: Mapping[str, float], *, simulated: bool) -> None:
+        """Shows a round that has been begun; ``before``: the times of an earlier start."""
+        self.auto = None
+        self.progress = self._begun_round(before, simulated=simulated)
         self._ended = self.running_name
         self.push_screen(WorkingScreen())
+
+    def _begun_round(self, before: Mapping[str, float], *, simulated: bool) -> Progress:
+        return progressing.begin(
+            Work.ROUND,
+            stops_first=bool(self.running_name),
+            before=before,
+            simulated=simulated,
+            now=time.monotonic(),
+        )
+
+    @work(exclusive=True, group="dialog")
+    async def action_auto(self) -> None:
+        """Asks for the need and begins; while it is under way, shows it."""
+        from tuner.ui.screens.auto import AutoScreen, NeedScreen  # not opened, it costs nothing at the first paint
+
+        if self.auto is not None and not self.auto.ended:
+            self.push_screen(AutoScreen())
+            return
+        if self._only_looks() or self._occupied() or self._taken():
+            return
+        recipe = self.bench.draft
+        agents = recipe.flags.get("max_running_requests")
+        line = recipe.tuner.headroom_gib
+        goal = await self.push_screen_wait(
+            NeedScreen(
+                agents=agents if isinstance(agents, int) else 1,
+                headroom_gib=line if line is not None else HEADROOM_GIB,
+                running=self.running_name,
+            )
+        )
+        if goal is None:
+            return
+        if not self.runner.start_auto(recipe, goal):
+            self._say_busy()
+            return
+        self.auto = auto_view.AutoView()
+        self.progress = self._begun_round({}, simulated=recipe.simulated)
+        self._ended = self.running_name
+        self.push_screen(AutoScreen())
+
+    def show_phases(self) -> None:
+        """The steps of the start under way."""
+        self.push_screen(WorkingScreen())
+
+    def _say_auto(self, view: auto_view.AutoView) -> None:
+        met = view.outcome is not None and view.outcome.met
+        words = view.outcome.reason if view.outcome is not None else view.problem
+        self.say(f"Auto: {words}", severity="information" if met else "warning")
 
     def _say_busy(self) -> None:
         doing = self.progress.title if self.progress is not None and not self.progress.ended else "Other work"
@@ -436,7 +577,7 @@ class TunerApp(App[None]):
 
     def action_verify(self) -> None:
         """The checks again."""
-        if self._occupied() or self._nothing_runs():
+        if self._only_looks() or self._occupied() or self._nothing_runs():
             return
         if self.runner.verify():
             self._begin(Work.VERIFY)
@@ -444,7 +585,7 @@ class TunerApp(App[None]):
     @work(exclusive=True, group="dialog")
     async def action_stop(self) -> None:
         """Asks, then stops the server."""
-        if self._occupied() or self._nothing_runs():
+        if self._only_looks() or self._occupied() or self._nothing_runs():
             return
         readings = self.look.readings if self.look is not None else None
         flying = (readings.running or 0) + (readings.queued or 0) if readings is not None else 0
@@ -459,6 +600,7 @@ class TunerApp(App[None]):
             self._begin(Work.STOP)
 
     def _begin(self, work: Work) -> None:
+        self.auto = None
         self.progress = progressing.begin(
             work, stops_first=work is Work.STOP, before={}, simulated=self.simulated, now=time.monotonic()
         )
@@ -469,6 +611,8 @@ class TunerApp(App[None]):
         if self.progress is not None and not self.progress.ended:
             self.runner.abort()
             self.progress = progressing.aborting(self.progress)
+            if self.auto is not None:
+                self.auto = msgspec.structs.replace(self.auto, aborting=True)
 
     def action_progress(self) -> None:
         """The work under way, or the last."""
@@ -569,6 +713,7 @@ class TunerApp(App[None]):
         """To a screen; dialogs of the one left stay open there."""
         if mode != self.current_mode:
             self.switch_mode(mode)
+            self._keep_out_of_collections()
 
     def action_shade(self) -> None:
         """The other of our two themes."""
@@ -583,6 +728,12 @@ class TunerApp(App[None]):
         title = next((t for m, _, t in PLACES if isinstance(screen, Place) and m == screen.mode), "")
         self.push_screen(HelpScreen(title, getattr(screen, "purpose", ""), key_groups(screen), FILE))
 
+    def action_guide(self) -> None:
+        """The guide at the page of the screen."""
+        from tuner.ui.screens.guide import GuideScreen, page_of
+
+        self.push_screen(GuideScreen(page_of(self.screen)))
+
     async def action_quit(self) -> None:
         """Leaves; asks only while a start is under way."""
         self._leave()
@@ -596,33 +747,25 @@ class TunerApp(App[None]):
         self.exit()
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Every key of the screen and of the app is a command; those that move inside a widget are not."""
-        seen: set[str] = set()
-        for active in screen.active_bindings.values():
-            binding = active.binding
-            if not binding.tooltip or not binding.description or binding.action in seen or not active.enabled:
-                continue
-            if active.node is not self and active.node is not screen:
-                continue
-            seen.add(binding.action)
-            key = binding.key_display or self.get_key_display(binding)
-            run = partial(self.run_action, binding.action, active.node)
-            yield SystemCommand(binding.description, f"{binding.tooltip} · key {key}", run)
-        yield SystemCommand("Theme", "Choose the colours among all themes", self.action_change_theme)
+        """Every key of the screen and of the app is a command."""
+        yield from commands(self, screen)
+        if screen.is_modal:
+            # There the app's own keys do not work.
+            yield SystemCommand("Guide", "The page of the guide on this screen", self.action_guide)
 
     def say(self, text: str, *, severity: Literal["information", "warning", "error"] = "information") -> None:
         """One sentence at the corner; never read as markup."""
         self.notify(text, severity=severity, markup=False)
 
 
-def run_app(session: Session, recipe: Recipe, *, demo: bool) -> int:
+def run_app(session: Session, recipe: Recipe, *, demo: bool, first: bool = False) -> int:
     """Opens the app and returns the exit status; says what still runs when it is left."""
-    app = TunerApp(session, recipe, demo=demo)
+    app = TunerApp(session, recipe, demo=demo, first=first)
     app.run()
-    if app.return_code:
-        return app.return_code
+    if app.return_code or app.unseen:
+        return app.return_code or 1
     running = app.look.running if app.look is not None else None
-    if running is not None:
+    if running is not None and not session.attached:
         kind = "simulated server" if running.handle.simulated else "server"
         click.echo(f"The {kind} still runs on port {running.handle.port}: tuner opens it again, tuner stop ends it.")
     return 0

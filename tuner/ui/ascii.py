@@ -26,11 +26,14 @@ _SIGNS = {
 
 
 def only_ascii(environ: Mapping[str, str] | None = None, encoding: str | None = None) -> bool:
-    """Whether the terminal is to get ASCII alone: it is asked for, or its encoding has nothing else."""
+    """Whether the terminal is to get ASCII alone: it is asked for, or the encoding or the console has nothing else."""
     environ = os.environ if environ is None else environ
     asked = environ.get(VARIABLE, "").strip().lower()
     if asked:
         return asked not in ("0", "no", "false")
+    # The fonts of the Linux console have 256 or 512 signs, and not the ones drawn here.
+    if environ.get("TERM") == "linux":
+        return True
     # Textual writes to the error stream.
     used = encoding or getattr(sys.__stderr__, "encoding", None) or "utf-8"
     return "utf" not in used.lower()

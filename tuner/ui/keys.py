@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+import msgspec
 from textual.app import App
 from textual.binding import Binding
-from textual.screen import Screen
+from textual.dom import DOMNode
 
 
-def key_names(app: type[App[None]]) -> frozenset[str]:
-    """The names of all keys of the app and of its screens; imports every screen."""
+class NamedKey(msgspec.Struct, frozen=True):
+    """Where a key works (the class that has it), and its keys as they come."""
+
+    owner: str
+    keys: tuple[str, ...]
+
+
+def named_keys(app: type[App[None]]) -> dict[str, NamedKey]:
+    """All keys that have a name, of the app, of its screens and knobs; imports every screen."""
     from tuner.ui.screens.compare import CompareScreen
     from tuner.ui.screens.doctor import DoctorScreen
+    from tuner.ui.screens.first_run import FirstRunScreen
+    from tuner.ui.screens.guide import GuideScreen
     from tuner.ui.screens.log import LogScreen
     from tuner.ui.screens.presets import PresetsScreen
     from tuner.ui.screens.rounds import RoundsScreen
     from tuner.ui.screens.tune import TuneScreen
+    from tuner.ui.screens.working import WorkingScreen
+    from tuner.ui.widgets.choice import Choice
+    from tuner.ui.widgets.log_view import LogView
+    from tuner.ui.widgets.slider import Slider
 
-    owners: Iterable[type[App[None] | Screen[None]]] = (
-        app, TuneScreen, RoundsScreen, CompareScreen, LogScreen, DoctorScreen, PresetsScreen,
+    owners: Iterable[type[DOMNode]] = (
+        app, TuneScreen, RoundsScreen, CompareScreen, LogScreen, DoctorScreen, PresetsScreen, WorkingScreen,
+        FirstRunScreen, GuideScreen, Slider, Choice, LogView,
     )  # fmt: skip
-    return frozenset(b.id for owner in owners for b in owner.BINDINGS if isinstance(b, Binding) and b.id)
+    return {
+        binding.id: NamedKey(owner.__name__, tuple(binding.key.split(",")))
+        for owner in owners
+        for binding in owner.BINDINGS
+        if isinstance(binding, Binding) and binding.id
+    }
+
+
+def clashes(changed: Mapping[str, str], known: Mapping[str, NamedKey]) -> list[str]:
+    """Names of actions that lose their key to a changed one of the same owner and get no other."""
+    return sorted(
+        other
+        for name, text in changed.items()
+        for key in text.split(",")
+        for other, own in known.items()
+        if other != name
+        and own.owner == known[name].owner
+        and key.strip() in (changed[other].split(",") if other in changed else own.keys)
+    )

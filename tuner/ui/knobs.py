@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from tuner.flags import lookup
+from tuner.flags import catalogue, lookup
 from tuner.modelcard import Family, ModelShape
 from tuner.planner.model import Plan, PlanInputs
 from tuner.ui.widgets.choice import Option
@@ -47,96 +47,81 @@ class ChoiceKnob(msgspec.Struct, frozen=True, kw_only=True):
 
 Knob = SliderKnob | ChoiceKnob
 
-_FRACTION = SliderKnob(
-    name="mem_fraction_static",
-    label="Mem fraction",
-    scale=Scale(low=0.50, high=0.99, step=0.01, coarse=5, digits=2),
-    group="Memory",
-    help="Share of the free VRAM for weights and both pools. What is left must hold graphs and activations.",
+
+def _slider(
+    name: str,
+    label: str,
+    group: str,
+    *,
+    coarse: int,
+    bend: float = 1.0,
+    doubling: bool = False,
+    unit: str = "",
+) -> SliderKnob:
+    """The knob of a flag: its range and its sentence are the catalogue's, how it feels is said here."""
+    info = catalogue()[name]
+    if info.low is None or info.high is None or info.step is None:
+        raise ValueError(f"{name} has no range in flags.toml")
+    whole = info.kind == "int"
+    scale = Scale(
+        low=info.low,
+        high=info.high,
+        step=info.step,
+        coarse=coarse,
+        bend=bend,
+        doubling=doubling,
+        digits=0 if whole else 2,
+    )
+    return SliderKnob(name=name, label=label, scale=scale, unit=unit, whole=whole, group=group, help=info.help)
+
+
+def _choice(name: str, label: str, group: str, *options: Option) -> ChoiceKnob:
+    return ChoiceKnob(name=name, label=label, options=options, group=group, help=catalogue()[name].help)
+
+
+_FRACTION = _slider("mem_fraction_static", "Mem fraction", "Memory", coarse=5)
+_RATIO = _slider("mamba_full_memory_ratio", "State:KV ratio", "Memory", coarse=4, bend=1.6)
+_SLOTS = _slider("max_mamba_cache_size", "State slots", "Memory", coarse=8, bend=2.5)
+_REQUESTS = _slider("max_running_requests", "Max requests", "Scheduling", coarse=8, bend=2.5)
+_CHUNK = _slider("chunked_prefill_size", "Prefill chunk", "Scheduling", coarse=2, doubling=True, unit="tok")
+_STATE_DTYPE = _choice(
+    "mamba_ssm_dtype",
+    "State dtype",
+    "Memory",
+    Option(AUTO, "auto", "what the model's config says"),
+    Option("float32", "float32", "exact, twice the bytes"),
+    Option("bfloat16", "bfloat16", "half the bytes: twice the slots"),
+    Option("float16", "float16", "half the bytes, smaller range"),
 )
-_RATIO = SliderKnob(
-    name="mamba_full_memory_ratio",
-    label="State:KV ratio",
-    scale=Scale(low=0.05, high=3.0, step=0.05, coarse=4, bend=1.6, digits=2),
-    group="Memory",
-    help="Memory of the state pool to that of the KV pool. Smaller: more KV tokens and fewer state slots.",
+_KV_DTYPE = _choice(
+    "kv_cache_dtype",
+    "KV dtype",
+    "Memory",
+    Option(AUTO, "auto", "as the model computes"),
+    Option("bfloat16", "bfloat16", "two bytes a value"),
+    Option("fp8_e4m3", "fp8_e4m3", "one byte: twice the tokens"),
+    Option("fp8_e5m2", "fp8_e5m2", "one byte, wider range, less exact"),
 )
-_SLOTS = SliderKnob(
-    name="max_mamba_cache_size",
-    label="State slots",
-    scale=Scale(low=1, high=512, step=1, coarse=8, bend=2.5),
-    whole=True,
-    group="Memory",
-    help="State slots, set by hand: this overrides the ratio. d leaves it unset, and the ratio counts again.",
+_STRATEGY = _choice(
+    "mamba_radix_cache_strategy",
+    "Cache strategy",
+    "Scheduling",
+    Option(AUTO, "auto", "the server decides by model class"),
+    Option("no_buffer", "no_buffer", "3 slots a request, reuse at chunk ends"),
+    Option("extra_buffer", "extra_buffer", "5 slots a request, reuse every 64 tokens"),
+    Option("extra_buffer_lazy", "extra_buffer_lazy", "4 slots a request, buffer on demand"),
 )
-_REQUESTS = SliderKnob(
-    name="max_running_requests",
-    label="Max requests",
-    scale=Scale(low=1, high=256, step=1, coarse=8, bend=2.5),
-    whole=True,
-    group="Scheduling",
-    help="Requests that run at once. State slots can cap it; with speculation each one costs a buffer.",
+_POLICY = _choice(
+    "schedule_policy",
+    "Policy",
+    "Scheduling",
+    Option(AUTO, "auto", "the server's default: fcfs"),
+    Option("fcfs", "fcfs", "first come, first served"),
+    Option("lpm", "lpm", "longest cached prefix first: more hits"),
+    Option("dfs-weight", "dfs-weight", "by the tree of prefixes"),
+    Option("lof", "lof", "longest output first"),
+    Option("random", "random", "no order"),
 )
-_CHUNK = SliderKnob(
-    name="chunked_prefill_size",
-    label="Prefill chunk",
-    scale=Scale(low=512, high=32768, coarse=2, doubling=True),
-    unit="tok",
-    whole=True,
-    group="Scheduling",
-    help="Prompt tokens computed in one go. Larger: faster prefill, more memory, longer stalls of decoding.",
-)
-_STATE_DTYPE = ChoiceKnob(
-    name="mamba_ssm_dtype",
-    label="State dtype",
-    options=(
-        Option(AUTO, "auto", "what the model's config says"),
-        Option("float32", "float32", "exact, twice the bytes"),
-        Option("bfloat16", "bfloat16", "half the bytes: twice the slots"),
-        Option("float16", "float16", "half the bytes, smaller range"),
-    ),
-    group="Memory",
-    help="Type of a stored state. It changes the bytes of a slot, not the KV pool.",
-)
-_KV_DTYPE = ChoiceKnob(
-    name="kv_cache_dtype",
-    label="KV dtype",
-    options=(
-        Option(AUTO, "auto", "as the model computes"),
-        Option("bfloat16", "bfloat16", "two bytes a value"),
-        Option("fp8_e4m3", "fp8_e4m3", "one byte: twice the tokens"),
-        Option("fp8_e5m2", "fp8_e5m2", "one byte, wider range, less exact"),
-    ),
-    group="Memory",
-    help="Type of the KV cache. fp8 halves the bytes of a token; without scales it can cost accuracy.",
-)
-_STRATEGY = ChoiceKnob(
-    name="mamba_radix_cache_strategy",
-    label="Cache strategy",
-    options=(
-        Option(AUTO, "auto", "the server decides by model class"),
-        Option("no_buffer", "no_buffer", "3 slots a request, reuse at chunk ends"),
-        Option("extra_buffer", "extra_buffer", "5 slots a request, reuse every 64 tokens"),
-        Option("extra_buffer_lazy", "extra_buffer_lazy", "4 slots a request, buffer on demand"),
-    ),
-    group="Scheduling",
-    help="How states are kept for prefixes: more slots for a request, finer reuse of prefixes.",
-)
-_POLICY = ChoiceKnob(
-    name="schedule_policy",
-    label="Policy",
-    options=(
-        Option(AUTO, "auto", "the server's default: fcfs"),
-        Option("fcfs", "fcfs", "first come, first served"),
-        Option("lpm", "lpm", "longest cached prefix first: more hits"),
-        Option("dfs-weight", "dfs-weight", "by the tree of prefixes"),
-        Option("lof", "lof", "longest output first"),
-        Option("random", "random", "no order"),
-    ),
-    group="Scheduling",
-    help="Which waiting request runs next.",
-)
-_SPECULATION_HELP = "Drafts tokens with the model's own head (NEXTN). Faster decoding; head and buffers cost KV."
 _OFF = Option("off", "off", "no draft head, all memory for the pools")
 _PRESETS: dict[str, tuple[Option, dict[str, Any]]] = {
     "nextn-1": (
@@ -247,7 +232,11 @@ def _speculation(flags: dict[str, Any], *, drafts: bool) -> ChoiceKnob:
         algorithm = asked["speculative_algorithm"]
         options.append(Option("asked", f"{algorithm} {steps}/{tokens}", "as the recipe asks: steps / draft tokens"))
     return ChoiceKnob(
-        name=SPECULATION, label="Speculation", options=tuple(options), group="Scheduling", help=_SPECULATION_HELP
+        name=SPECULATION,
+        label="Speculation",
+        options=tuple(options),
+        group="Scheduling",
+        help=catalogue()["speculative_algorithm"].help,
     )
 
 

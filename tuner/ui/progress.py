@@ -11,7 +11,10 @@ from tuner.checks.model import CheckResult, Verdict
 from tuner.findings import Finding, FindingId, Severity
 from tuner.rounds.model import Round, RoundState
 from tuner.serverlog.model import Phase
+from tuner.session.deaths import refused_for_deaths
 from tuner.session.events import (
+    AutoEnded,
+    AutoNews,
     CheckEnded,
     CheckStarted,
     Event,
@@ -99,6 +102,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     aborting: bool = False
     #: Why the work could not be done; empty when it could.
     problem: str = ""
+    #: The last good round, where the work has left something worse or nothing.
+    back: Round | None = None
 
     @property
     def good(self) -> bool:
@@ -130,6 +135,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the work ended in a refusal that the operator may overrule."""
         if not self.ended or self.round is None or self.round.state is not RoundState.REFUSED:
             return False
+        if refused_for_deaths(self.round):
+            return True
         fatal = [f for f in self.round.findings if f.severity is Severity.FATAL]
         return bool(fatal) and all(f.id in _FORCEABLE for f in fatal)
 
@@ -198,7 +205,7 @@ def _advanced(progress: Progress, event: Event) -> Progress:
             return change(progress, steps=_put(progress.steps, stopping), problem=problem)
         case RoundClosed(round=round_):
             return _closed(progress, round_)
-        case Planned():
+        case Planned() | AutoNews() | AutoEnded():
             return progress
 
 
@@ -210,6 +217,11 @@ def ticked(progress: Progress, now: float) -> Progress:
 def aborting(progress: Progress) -> Progress:
     """The progress once it is asked to end."""
     return msgspec.structs.replace(progress, aborting=True)
+
+
+def offering(progress: Progress, good: Round | None) -> Progress:
+    """The progress with the round that may be gone back to."""
+    return msgspec.structs.replace(progress, back=good)
 
 
 def finish(progress: Progress, problem: str, now: float) -> Progress:

@@ -9,8 +9,11 @@ from textual.content import Content
 
 from tuner.checks.model import CheckResult, Verdict
 from tuner.findings import Severity
+from tuner.measure.report import load_text, measurement_text, physics_text, rates_text
 from tuner.planner.accuracy import accuracy_text
 from tuner.rounds.model import Round, RoundState
+from tuner.rounds.summary import RoundSummary
+from tuner.rounds.values import seconds_text
 from tuner.text import clip, plain, width
 from tuner.ui.widgets.findings_list import findings_text
 from tuner.ui.wording import (
@@ -34,6 +37,7 @@ _VERDICT_STYLES = {Verdict.PASS: "$success", Verdict.FAIL: "bold $error", Verdic
 def round_text(round_: Round, cells: int, *, full: bool = False) -> Content:
     """State, pools planned and actual, checks, times, note; with ``full`` also flags, phases, evidence, answers."""
     parts = [_title(round_), *_reason(round_), *_pools(round_), *_checks(round_, cells, full=full), *_latency(round_)]
+    parts += _measured(round_, full=full)
     if round_.note:
         parts.append(_pair("Note", plain(round_.note)))
     if round_.findings:
@@ -50,7 +54,7 @@ def ending_text(round_: Round, cells: int) -> Content:
     if kv is not None:
         words = [f"{kv:,} KV tokens"]
         words += [f"{slots:,} state slots"] if slots else []
-        words += [f"{requests:,} requests at once"] if requests is not None else []
+        words += [f"{requests:,} requests"] if requests is not None else []
         lines.append(Content.assemble((clip(" · ".join(words), cells), "bold")))
     lines += _latency(round_)
     if _missed(round_.checks):
@@ -60,6 +64,18 @@ def ending_text(round_: Round, cells: int) -> Content:
     return Content("\n").join(lines)
 
 
+def known_words(line: RoundSummary | None) -> str:
+    """What the history still knows of a round that cannot be read, after the sentence that says so."""
+    if line is None:
+        return ""
+    told = [STATE_WORDS[line.state]] if not line.phase else [f"{STATE_WORDS[line.state]} in {plain(line.phase)}"]
+    counted = (line.kv_tokens, line.mamba_slots, line.max_running_requests)
+    names = ("KV tokens", "state slots", "requests")
+    told += [f"{count:,} {what}" for count, what in zip(counted, names, strict=True) if count is not None]
+    told += [f"note: {plain(line.note)}"] if line.note else []
+    return f"\nStill known: {', '.join(told)}. Its log and the other rounds are as they were."
+
+
 def _title(round_: Round) -> Content:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(round_.started_at))
     mark = " SIMULATED — not a real SGLang " if round_.simulated else ""
@@ -67,7 +83,7 @@ def _title(round_: Round) -> Content:
     return Content.assemble(
         (f"{round_.name} ", "bold $primary"),
         (f"{STATE_WORDS[round_.state]}{verdict} · {when} ", "bold"),
-        (mark, "bold #1b1b1b on #f0b429" if mark else ""),
+        (mark, "bold $mark-text on $mark" if mark else ""),
     )
 
 
@@ -150,6 +166,25 @@ def _latency(round_: Round) -> list[Content]:
         if round_.readings.itl_s is not None:
             words.append(f"ITL {spread(round_.readings.itl_s, milliseconds=True)} p50/p95")
     return [_pair("Times", " · ".join(words))] if words else []
+
+
+def _measured(round_: Round, *, full: bool) -> list[Content]:
+    """Loads that were put on it, the newest one in a line or all of them in full; and one request alone."""
+    if not full:
+        if not round_.measurements:
+            return []
+        newest = round_.measurements[-1]
+        times = (("TTFT", newest.ttft_s), ("ITL", newest.itl_s))
+        told = [f"{label} {seconds_text(stat.p50)}" for label, stat in times if stat is not None]
+        if newest.output_tokens_per_s:
+            told.append(f"{rates_text(newest.output_tokens_per_s)} tokens/s")
+        return [_pair("Load", f"{plain(load_text(newest.load))}: {' · '.join(told) or 'no answer came'}")]
+    texts = [measurement_text(measured) for measured in round_.measurements]
+    if round_.physics is not None:
+        texts.append(physics_text(round_.physics))
+    if not texts:
+        return []
+    return [Content(""), Content.assemble(("Measured", "bold")), *(Content(text) for text in texts)]
 
 
 def _phases(round_: Round) -> list[Content]:

@@ -17,7 +17,9 @@ from tuner.paths import HomeError
 from tuner.planner.model import CannotPlan
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
+from tuner.rounds.model import Round
 from tuner.server.model import StartRefused
+from tuner.session.auto.model import Goal
 from tuner.session.events import Event
 from tuner.session.runners import run_by_another
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
@@ -77,6 +79,24 @@ class Runner:
 
         def ran(publish: Callable[[Event], None], cancel: threading.Event) -> None:
             self._session.run_round(recipe, publish=publish, cancel=cancel, force=force)
+
+        return self._work(ran)
+
+    def start_auto(self, recipe: Recipe, goal: Goal) -> bool:
+        """Rounds from ``recipe`` until ``goal`` is met or cannot be. False: other work is under way."""
+
+        def ran(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+            outcome = self._session.auto(recipe, goal, publish=publish, cancel=cancel, leave=threading.Event())
+            return None if outcome.met else outcome.reason
+
+        return self._work(ran)
+
+    def fall_back(self, failed: Round) -> bool:
+        """The last good round again, after ``failed``. False: other work is under way."""
+
+        def ran(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+            again = self._session.fall_back(failed, publish=publish, cancel=cancel)
+            return None if again is not None else "There is no good round to go back to any more, or it runs already."
 
         return self._work(ran)
 

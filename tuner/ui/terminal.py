@@ -7,8 +7,10 @@ thread's queue and hears no signal. Of its input it takes an end for silence, an
 from __future__ import annotations
 
 import os
+import select
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from textual.drivers.linux_driver import LinuxDriver
@@ -18,18 +20,37 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks whether the terminal is still there.
 _LOOK_S = 0.5
+#: Seconds that a terminal which takes nothing is waited for once the app is to end.
+PATIENCE_S = 1.0
+_TURN_S = 0.1
 
 
 class Output:
-    """What Textual's writer needs of a file; after the first failed write it takes everything and writes nothing."""
+    """What Textual's writer needs of a file; after the first failed write it takes everything and writes nothing.
+
+    A terminal that stops reading without hanging up (a stopped ``tmux``, a line that is frozen) would hold the writer
+    for ever, and with it whoever waits for room in its queue. So the terminal is opened once more, for writes that do
+    not block: the flag belongs to the opening, and a shell on the same terminal must not get it. Once ``leave`` was
+    called, a terminal that takes nothing for ``PATIENCE_S`` counts as gone.
+    """
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
         self.gone = False
+        self._leaving = threading.Event()
+        self._own = _opened_again(file)
+        self._encoding = str(getattr(file, "encoding", None) or "utf-8")
+
+    def leave(self) -> None:
+        """The app is to end: from now on no write waits for long. Safe in a signal handler."""
+        self._leaving.set()
 
     def write(self, text: str) -> None:
         """Writes, while there is somewhere to write to."""
-        self._tried(lambda: self._file.write(text))
+        if self._own is None:
+            self._tried(lambda: self._file.write(text))
+        else:
+            self._tried(partial(self._written, self._own, text.encode(self._encoding, "replace")))
 
     def flush(self) -> None:
         """Sends on what was written."""
@@ -43,6 +64,12 @@ class Output:
         """Whether it is a terminal."""
         return self._file.isatty()
 
+    def close(self) -> None:
+        """Lets go of the second opening."""
+        if self._own is not None:
+            os.close(self._own)
+            self._own = None
+
     def _tried(self, act: Callable[[], object]) -> None:
         if self.gone:
             return
@@ -50,6 +77,29 @@ class Output:
             act()
         except (OSError, ValueError):  # ValueError: the file was closed
             self.gone = True
+
+    def _written(self, own: int, data: bytes) -> None:
+        """Writes all of it, waiting for the terminal. Raises TimeoutError, an OSError, when that makes no sense."""
+        waited = 0.0
+        while data and not self.gone:
+            if select.select([], [own], [], _TURN_S)[1]:
+                try:
+                    data = data[os.write(own, data) :]
+                    waited = 0.0
+                    continue
+                except BlockingIOError:
+                    pass
+            waited += _TURN_S
+            if self._leaving.is_set() and waited >= PATIENCE_S:
+                raise TimeoutError("the terminal takes nothing")
+
+
+def _opened_again(file: IO[str]) -> int | None:
+    """The terminal of ``file``, opened for writes that do not block; None where it is none, or has no name here."""
+    try:
+        return os.open(os.ttyname(file.fileno()), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except (OSError, ValueError):
+        return None
 
 
 class TerminalDriver(LinuxDriver):
@@ -63,6 +113,15 @@ class TerminalDriver(LinuxDriver):
         self._output = Output(cast("IO[str]", self._file))
         self._file = cast("Any", self._output)
 
+    @property
+    def gone(self) -> bool:
+        """Whether nothing reaches the terminal any more."""
+        return self._output.gone
+
+    def leave(self) -> None:
+        """The app is to end; a terminal that takes nothing must not hold it up. Safe in a signal handler."""
+        self._output.leave()
+
     def start_application_mode(self) -> None:
         """Watches the terminal, too."""
         super().start_application_mode()  # type: ignore[no-untyped-call]
@@ -73,6 +132,7 @@ class TerminalDriver(LinuxDriver):
         """Ends the watch."""
         self._closed.set()
         super().close()
+        self._output.close()
 
     def run_input_thread(self) -> None:
         """Reads keys; where nothing can be read any more the app has nobody to serve."""
@@ -85,4 +145,5 @@ class TerminalDriver(LinuxDriver):
         while not closed.wait(_LOOK_S):
             # A terminal that was hung up is none any more.
             if self._output.gone or not os.isatty(self.fileno):
+                self._output.gone = True
                 self._app.call_later(self._app.exit, return_code=1)

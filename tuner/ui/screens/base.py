@@ -25,6 +25,12 @@ class Place(Screen[None]):
     #: Heading of the help overlay, and what the screen is for in one sentence.
     purpose: ClassVar[str] = ""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Textual marks every new screen as older than the styles, and then reads all of them again, twice, which holds
+        # the app up for longer than anything else it does. A new screen gets its styles when it is mounted.
+        self._css_update_count = self.app._css_update_count
+
     @property
     def tuner(self) -> TunerApp:
         """The app with its type."""
@@ -51,7 +57,7 @@ class Place(Screen[None]):
 
     @on(events.Mount)
     def _follow(self) -> None:
-        for name in ("look", "look_problem", "progress", "bench", "starter"):
+        for name in ("look", "look_problem", "progress", "bench", "starter", "late_s"):
             self.watch(self.app, name, self._status, init=False)
         self._status()
 
@@ -63,5 +69,14 @@ class Place(Screen[None]):
         if self.is_current:
             app = self.tuner
             self.query_one(StatusLine).show(
-                app.look, app.progress, problem=app.look_problem, simulated=app.simulated, starter=app.starter
+                app.look,
+                app.progress,
+                problem=app.look_problem or _late(app.late_s),
+                simulated=app.simulated,
+                starter=app.starter,
             )
+
+
+def _late(seconds: int) -> str:
+    """The sentence about looks that do not come; empty while they do."""
+    return f"No news for {seconds} s: what is shown is that old." if seconds else ""

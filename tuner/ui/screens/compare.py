@@ -1,4 +1,4 @@
-"""Compare: two rounds side by side, changed things first."""
+"""Compare: two rounds side by side, changed things first; more of them as a table."""
 
 from __future__ import annotations
 
@@ -13,20 +13,24 @@ from textual.content import Content
 from textual.reactive import reactive, var
 from textual.widget import Widget
 
-from tuner.metrics.model import Readings
 from tuner.rounds.diff import (
     FREE_AT_READY,
     KV_TOKENS,
     LONGEST_INPUT,
-    PREDICTED,
-    RUNNING_REQUESTS,
+    POOLS_IN_EFFECT,
+    REQUESTS,
     STATE_SLOTS,
     diff,
 )
-from tuner.rounds.errors import HistoryError, UnknownRound
+from tuner.rounds.errors import DamagedRound, HistoryError
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
+from tuner.rounds.samples import Moment
+from tuner.rounds.search import ANY
+from tuner.rounds.table import RoundTable, table
+from tuner.rounds.values import PREDICTED, number_text
 from tuner.text import clip, plain, width
 from tuner.ui.screens.base import Place
+from tuner.ui.widgets.many_table import ManyTable
 from tuner.ui.widgets.pair_bars import PairBars
 from tuner.ui.wording import NONE, flag_value
 
@@ -45,25 +49,20 @@ class Pair(msgspec.Struct, frozen=True, kw_only=True):
     old: Round
     new: Round
     diff: RoundDiff
-    old_samples: tuple[Readings, ...] = ()
-    new_samples: tuple[Readings, ...] = ()
+    old_samples: tuple[Moment, ...] = ()
+    new_samples: tuple[Moment, ...] = ()
 
 
 #: Pools by their name in a difference, and their fields in a plan.
 _PLANNED = {
     KV_TOKENS: "kv_tokens",
     STATE_SLOTS: "mamba_slots",
-    RUNNING_REQUESTS: "max_running_requests",
+    REQUESTS: "max_running_requests",
     LONGEST_INPUT: "longest_input_tokens",
     FREE_AT_READY: "ready_free_gib",
 }
-#: Values in effect that say over again what the pools say.
-_POOLS_IN_EFFECT = frozenset({"max_mamba_cache_size", "max_total_num_tokens", "max_req_input_len"})
 #: A plan closer than this is as good as the two decimals it came from (relative).
 _AS_PLANNED = 0.0005
-
-#: How names of what was measured end.
-_MEASURED = (", s", "/s", " ratio")
 
 #: Fewer readings than this make no line worth looking at: the pools are drawn instead.
 _ENOUGH_SAMPLES = 6
@@ -85,7 +84,7 @@ class DiffTable(Widget):
         pools = _pools(self.pair)
         groups: tuple[tuple[str, Sequence[tuple[Change, str]]], ...] = (
             ("Flags", [(c, "") for c in told.flags_changed]),
-            ("In effect", [(c, "") for c in _in_effect(self.pair) if not (pools and c.name in _POOLS_IN_EFFECT)]),
+            ("In effect", [(c, "") for c in told.effective_changed if not (pools and c.name in POOLS_IN_EFFECT)]),
             ("Pools", pools),
             ("Checks", [(c, "") for c in told.checks]),
             ("Measured", [(c, "") for c in told.metrics]),
@@ -99,6 +98,15 @@ class DiffTable(Widget):
                 lines.append(_heads(title, told, sides))
                 lines += [_row(change, cells, sides, planned) for change, planned in changes]
         return Content("\n").join(lines)
+
+
+class ManyRounds(msgspec.Struct, frozen=True, kw_only=True):
+    """More than two rounds."""
+
+    numbers: tuple[int, ...]
+    table: RoundTable
+    #: Which of the marked rounds are missing, one sentence, or empty.
+    left_out: str = ""
 
 
 class DiffScroll(VerticalScroll, inherit_bindings=False):
@@ -118,7 +126,7 @@ class CompareScreen(Place):
     """Two rounds."""
 
     mode = "compare"
-    purpose = "Two rounds side by side: what was changed, and what it bought."
+    purpose = "Two rounds side by side: what was changed, and what it bought. Three and more become a table."
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "newer(-1)", "Older", key_display="←", tooltip="An earlier new round",
@@ -135,17 +143,19 @@ class CompareScreen(Place):
     ]  # fmt: skip
 
     pair: var[Pair | None] = var(None)
+    many: var[ManyRounds | None] = var(None)
     charted: var[bool | None] = var(None)
 
     def body(self) -> Iterable[Widget]:
         """Table, and a place for the chart."""
-        yield DiffScroll(DiffTable(), id="diff")
+        yield DiffScroll(DiffTable(), ManyTable(), id="diff")
         yield Vertical(PairBars(), id="chart")
 
     def on_mount(self) -> None:
         """Compares, and follows marks and history."""
         self.watch(self.app, "marked", self._reload, init=False)
         self.watch(self.app, "history_version", self._reload, init=False)
+        self.query_one(ManyTable).display = False
         self.query_one("#diff").focus()
 
     def on_screen_resume(self) -> None:
@@ -164,23 +174,47 @@ class CompareScreen(Place):
     def _load(self, marked: tuple[int, ...], chosen: int | None) -> None:
         history = self.tuner.session.history
         try:
+            if len(marked) > 2:
+                self._load_many(marked)
+                return
             numbers = self._numbers(marked, chosen)
             if numbers is None:
                 self.app.call_from_thread(self._none, "Two rounds are needed to compare. R starts one.")
                 return
             old, new = history.get(numbers[0]), history.get(numbers[1])
-            samples = tuple(history.samples(old.number)), tuple(history.samples(new.number))
-        except UnknownRound as error:
-            self.app.call_from_thread(self._none, str(error))
+            samples = history.moments(old.number), history.moments(new.number)
+        except DamagedRound as error:
+            self.app.call_from_thread(self._none, f"{error} Mark two others with Space on the Rounds screen.")
             return
         except HistoryError as error:
-            self.app.call_from_thread(self.tuner.say, str(error), severity="error")
+            self.app.call_from_thread(self._none, str(error))
             return
         pair = Pair(old=old, new=new, diff=diff(old, new), old_samples=samples[0], new_samples=samples[1])
-        self.app.call_from_thread(setattr, self, "pair", pair)
+        self.app.call_from_thread(self._take_pair, pair)
+
+    def _load_many(self, marked: tuple[int, ...]) -> None:
+        history = self.tuner.session.history
+        rounds, damaged = [], []
+        for number in sorted(marked):
+            try:
+                rounds.append(history.get(number))
+            except DamagedRound:
+                damaged.append(f"r{number}")
+        left_out = f"{', '.join(damaged)} cannot be read from the history and is left out." if damaged else ""
+        if len(rounds) < 2:
+            self.app.call_from_thread(self._none, f"{left_out} Mark others with Space on the Rounds screen.")
+            return
+        many = ManyRounds(numbers=tuple(r.number for r in rounds), table=table(rounds), left_out=left_out)
+        self.app.call_from_thread(self._take_many, many)
+
+    def _take_pair(self, pair: Pair) -> None:
+        self.many, self.pair = None, pair
+
+    def _take_many(self, many: ManyRounds) -> None:
+        self.many, self.pair = many, None
 
     def _numbers(self, marked: tuple[int, ...], chosen: int | None) -> tuple[int, int] | None:
-        """The marked rounds, older first; else the chosen round (or the newest) with the one before it."""
+        """The marked rounds, as marked; else the chosen round (or the newest) with the one before it."""
         if len(marked) == 2:
             return marked[0], marked[1]
         history = self.tuner.session.history
@@ -193,13 +227,23 @@ class CompareScreen(Place):
         return new - 1, new
 
     def _none(self, problem: str) -> None:
-        self.pair = None
+        self.many, self.pair = None, None
         self.query_one(DiffTable).problem = problem
 
     def watch_pair(self) -> None:
         """Draws the table, and the chart while it is shown."""
         if self.is_mounted:
             self.query_one(DiffTable).pair = self.pair
+            self._lay_out()
+
+    def watch_many(self) -> None:
+        """Draws the table of several rounds in place of the difference of two."""
+        if self.is_mounted:
+            self.query_one(ManyTable).many = self.many.table if self.many is not None else None
+            self.query_one(ManyTable).left_out = self.many.left_out if self.many is not None else ""
+            self.query_one(ManyTable).display = self.many is not None
+            self.query_one(DiffTable).display = self.many is None
+            self.refresh_bindings()
             self._lay_out()
 
     def watch_charted(self) -> None:
@@ -232,8 +276,17 @@ class CompareScreen(Place):
             place.mount(PairChart(pair))
 
     def action_chart(self) -> None:
-        """Shows or hides the chart."""
+        """Shows or hides the chart; of several rounds any measure, in a place of its own."""
+        if self.many is not None:
+            from tuner.ui.screens.chart import ChartScreen  # bars are only paid for by those who look at them
+
+            self.app.push_screen(ChartScreen(self.tuner.session.history, self.many.numbers, ANY))
+            return
         self.charted = not self.query_one("#chart").display
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Of several rounds none is old or new."""
+        return self.many is None or action not in ("swap", "older", "use")
 
     def action_swap(self) -> None:
         """Old and new change places."""
@@ -241,8 +294,10 @@ class CompareScreen(Place):
             self.tuner.marked = (self.pair.new.number, self.pair.old.number)
 
     def action_newer(self, steps: int) -> None:
-        """Another new round."""
-        if self.pair is not None:
+        """Another new round; of several, other columns."""
+        if self.many is not None:
+            self.query_one(ManyTable).step(steps)
+        elif self.pair is not None:
             self._take(self.pair.old.number, max(1, self.pair.new.number + steps))
 
     def action_older(self, steps: int) -> None:
@@ -266,7 +321,7 @@ class CompareScreen(Place):
             self.app.call_from_thread(setattr, self.tuner, "marked", (old, new))
 
 
-def _worked(samples: Sequence[Readings]) -> bool:
+def _worked(samples: Sequence[Moment]) -> bool:
     """Whether a line of these readings would show anything."""
     used = [s.kv_used_tokens or 0 for s in samples]
     return len(used) >= _ENOUGH_SAMPLES and max(used) > 0
@@ -286,11 +341,6 @@ def _heads(title: str, told: RoundDiff, sides: tuple[int, int]) -> Content:
     return Content.assemble(
         (f"  {title:<{name}}", "bold"), (f"{told.old:>{side}}{told.new:>{side}}  change", "$foreground 50%")
     )
-
-
-def _in_effect(pair: Pair) -> tuple[Change, ...]:
-    """Nothing while one of the servers has not told yet: everything would differ."""
-    return pair.diff.effective_changed if pair.old.effective and pair.new.effective else ()
 
 
 def _pools(pair: Pair) -> list[tuple[Change, str]]:
@@ -329,7 +379,8 @@ def _row(change: Change, cells: int, sides: tuple[int, int], planned: str = "") 
     name, side = sides
     sign, style = _VERDICTS[change.verdict]
     told = change.change.replace("-", "−", 1) if change.change.startswith("-") else change.change
-    label = plain(change.name)
+    # Times are told with their unit.
+    label = plain(change.name.removesuffix(", s"))
     fits = (words for words in planned.split("|") if width(words) <= name - width(label) - 3)
     beside = next(fits, "")
     return Content.assemble(
@@ -352,12 +403,10 @@ def _judged(verdict: ChangeVerdict, told: str, cells: int) -> str:
 
 
 def _shown(change: Change, what: object) -> str:
-    """A value; memory always with two decimals, times and speeds with three digits."""
+    """A value, with the precision of its field."""
     if what is None:
         return NONE
-    if isinstance(what, float) and change.name.endswith(_MEASURED):
-        return f"{what:,.0f}" if abs(what) >= 100 else f"{what:.3g}"
-    return f"{what:.2f}" if isinstance(what, float) and change.name.endswith("GiB") else flag_value(change.name, what)
+    return number_text(change.name, what) if isinstance(what, float) else flag_value(change.name, what)
 
 
 def _widths(cells: int, *, long_values: bool) -> tuple[int, int]:

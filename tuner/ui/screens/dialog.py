@@ -6,10 +6,12 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
+
+from tuner.ui.widgets.key_button import KeyButton
 
 
 class ConfirmScreen(ModalScreen[bool]):
@@ -18,8 +20,10 @@ class ConfirmScreen(ModalScreen[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "dismiss(False)", "No", tooltip="Change nothing"),
         Binding("y", "dismiss(True)", "Yes", tooltip="Do it"),
-        Binding("left", "app.focus_previous", "Other button", show=False),
-        Binding("right", "app.focus_next", "Other button", show=False),
+        Binding("up", "scroll(-1)", "Up", show=False, tooltip="The text a line up"),
+        Binding("down", "scroll(1)", "Down", show=False, tooltip="The text a line down"),
+        Binding("left", "app.focus_previous", "Other button", show=False, tooltip="To the other button"),
+        Binding("right", "app.focus_next", "Other button", show=False, tooltip="To the other button"),
     ]
 
     def __init__(self, title: str, text: Content, *, yes: str, no: str = "Cancel", careful: bool = False) -> None:
@@ -34,16 +38,21 @@ class ConfirmScreen(ModalScreen[bool]):
         """Heading, text, two buttons."""
         with Vertical(classes="dialog") as box:
             box.border_title = self._title
-            yield Static(self._text, classes="text")
+            with VerticalScroll(classes="said", can_focus=False):
+                yield Static(self._text, classes="text")
             with Horizontal(classes="buttons"):
-                yield Button(
+                yield KeyButton(
                     f"{self._yes} (y)", id="yes", variant="error" if self._careful else "primary", compact=True
                 )
-                yield Button(f"{self._no} (Esc)", id="no", compact=True)
+                yield KeyButton(f"{self._no} (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
         """Enter gives the answer in focus."""
         self.query_one("#no" if self._careful else "#yes", Button).focus()
+
+    def action_scroll(self, lines: int) -> None:
+        """A text that is longer than the terminal."""
+        self.query_one(".said", VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answers."""

@@ -16,8 +16,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
 from tuner.rounds.errors import HistoryError
+from tuner.session.export import write_file
 from tuner.ui.screens.choose import ChooseScreen
 from tuner.ui.widgets.choice import Choice, Option
+from tuner.ui.widgets.key_button import KeyButton
 
 #: As ``tuner.session.export.FORMATS``; the label is the file's name, behind that of the round.
 FORMATS = (
@@ -42,7 +44,11 @@ class Written(msgspec.Struct, frozen=True):
 class ExportScreen(ModalScreen[Written | None]):
     """Writes one round to one file; asks again before it replaces one."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", tooltip="Write nothing")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "Cancel", tooltip="Write nothing"),
+        Binding("up", "app.focus_previous", "Field above", show=False, tooltip="To the format"),
+        Binding("down", "app.focus_next", "Field below", show=False, tooltip="To the file, to the buttons"),
+    ]
 
     def __init__(self, name: str, text_of: Callable[[str], str]) -> None:
         super().__init__()
@@ -57,12 +63,12 @@ class ExportScreen(ModalScreen[Written | None]):
             choice = Choice("Format", FORMATS, label_width=8, id="format")
             choice.set_reactive(Choice.value, FORMATS[0].key)
             yield choice
-            yield Label("File (Shift+Tab goes to the format, Enter there lists them)", classes="hint")
+            yield Label("File (↑ goes to the format: ← → change it, Enter lists all)", classes="hint")
             yield Input(value=self._path(FORMATS[0]), id="path", select_on_focus=False)
             yield Static("", id="said", markup=False)
             with Horizontal(classes="buttons"):
-                yield Button("Write (Enter)", id="write", variant="primary", compact=True)
-                yield Button("Cancel (Esc)", id="cancel", compact=True)
+                yield KeyButton("Write (Enter)", id="write", variant="primary", compact=True)
+                yield KeyButton("Cancel (Esc)", id="cancel", compact=True)
 
     def on_mount(self) -> None:
         """Ready to write; the format is one step up."""
@@ -115,7 +121,7 @@ class ExportScreen(ModalScreen[Written | None]):
                 self._replace = path
                 self.app.call_from_thread(self._say, f"{target} is there already: Enter again replaces it.", bad=True)
                 return
-            target.write_text(self._text_of(fmt), encoding="utf-8")
+            write_file(target, self._text_of(fmt), fmt)
         except HistoryError as error:
             self.app.call_from_thread(self._say, str(error), bad=True)
             return

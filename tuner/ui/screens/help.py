@@ -45,7 +45,8 @@ class HelpScreen(ModalScreen[None]):
     """Lists keys; any of them, or a click, closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,f1,enter,q", "dismiss", "Close", tooltip="Back to the screen")
+        Binding("escape,question_mark,f1,enter,q", "dismiss", "Close", tooltip="Back to the screen"),
+        Binding("G", "guide", "Guide", tooltip="The page of the guide on this screen"),
     ]
 
     def __init__(self, title: str, purpose: str, groups: Mapping[str, list[KeyLine]], settings: str) -> None:
@@ -59,12 +60,18 @@ class HelpScreen(ModalScreen[None]):
         """Groups of keys."""
         with VerticalScroll(classes="dialog wide", id="keys") as box:
             box.border_title = f"Keys: {self._title}"
-            box.border_subtitle = "Esc closes"
+            box.border_subtitle = "G opens the guide's page on this screen · Esc closes"
             yield Static(self._text(), markup=False)
 
     def on_mount(self) -> None:
         """Ready to scroll."""
         self.query_one("#keys").focus()
+
+    def action_guide(self) -> None:
+        """In place of the keys, the page on the screen below them."""
+        from tuner.ui.screens.guide import GuideScreen, page_of  # read by few
+
+        self.app.switch_screen(GuideScreen(page_of(self.app.screen_stack[-2])))
 
     def _text(self) -> Content:
         lines: list[Content] = [Content.assemble((self._purpose, "$foreground 80%"))] if self._purpose else []
@@ -76,7 +83,7 @@ class HelpScreen(ModalScreen[None]):
         names = [line.name for group in self._groups.values() for line in group if line.name]
         if names:
             lines.append(Content.assemble(("\nOther keys", "bold $primary")))
-            lines.append(Content(f'  In {self._settings}, under [keys], as {names[0]} = "f5". Names here:'))
+            lines.append(Content(f'  In {self._settings}, under [keys], as "{names[0]}" = "f5". Names here:'))
             lines.append(Content.assemble((f"  {', '.join(names)}", "$foreground 60%")))
         return Content("\n").join(lines)
 

@@ -10,6 +10,8 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label
 
+from tuner.ui.widgets.key_button import KeyButton
+
 
 class NoteScreen(ModalScreen[str | None]):
     """Answers the note, or None when it stays as it is."""
@@ -28,8 +30,8 @@ class NoteScreen(ModalScreen[str | None]):
             yield Input(value=self._note, placeholder="What did this round teach?", id="note", select_on_focus=False)
             yield Label("Enter saves, Esc keeps the old note.", classes="hint")
             with Horizontal(classes="buttons"):
-                yield Button("Save (Enter)", id="save", variant="primary", compact=True)
-                yield Button("Cancel (Esc)", id="cancel", compact=True)
+                yield KeyButton("Save (Enter)", id="save", variant="primary", compact=True)
+                yield KeyButton("Cancel (Esc)", id="cancel", compact=True)
 
     def on_mount(self) -> None:
         """Ready to write."""

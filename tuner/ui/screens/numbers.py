@@ -66,7 +66,7 @@ def numbers_text(inputs: PlanInputs, plan: Plan, known: Known) -> Content:
             _line("bytes a slot", format_bytes(plan.bytes_per_slot), measured[inputs.bytes_per_slot is not None]),
             _line("slots a request", str(plan.slots_per_request), plan.strategy or "formula"),
         ]
-    lines.append(_line("requests at once", str(plan.max_running_requests), "formula"))
+    lines.append(_line("requests", str(plan.max_running_requests), "formula"))
     if plan.in_force:
         lines.append(_head("Filled in or changed by the server"))
         lines += [_line(name, value(what), "formula") for name, what in plan.in_force.items()]

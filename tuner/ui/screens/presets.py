@@ -210,7 +210,7 @@ def _pools(plan: Plan) -> str:
     if not plan.fits:
         return "no server: it does not fit into the memory that is free"
     slots = f", {plan.mamba_slots:,} state slots" if plan.bytes_per_slot else ""
-    return f"{plan.kv_tokens:,} KV tokens{slots}, {plan.max_running_requests:,} requests at once"
+    return f"{plan.kv_tokens:,} KV tokens{slots}, {plan.max_running_requests:,} requests"
 
 
 def _changed(changes: tuple[FlagChange, ...]) -> list[Content]:

@@ -7,13 +7,21 @@ from textual.content import Content
 
 from tuner.findings import Finding
 from tuner.planner.model import Plan
+from tuner.rounds.model import Round
+from tuner.session.deaths import refused_for_deaths
 from tuner.session.gate import refusals, weighed
 from tuner.text import clip, plain, width
-from tuner.ui.bench import FlagChange
+from tuner.ui.bench import FlagChange, flag_changes
 from tuner.ui.preview import Baseline
 from tuner.ui.screens.dialog import ConfirmScreen
-from tuner.ui.wording import NONE, Known, basis, flag_value, in_flight_words, signed, tokens
+from tuner.ui.wording import NONE, Known, basis, changes_line, flag_value, in_flight_words, pools_of, signed, tokens
 from tuner.units import format_seconds
+
+#: Changes that leave room for the pools on a small terminal.
+_MOST_CHANGES = 6
+#: Of a dead server's log as much as a small terminal has room for.
+_LOG_LINES = 6
+_LOG_CELLS = 66
 
 
 class RestartFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +68,37 @@ def restart_screen(facts: RestartFacts) -> ConfirmScreen:
     return ConfirmScreen(title, restart_text(facts), yes=yes, careful=facts.fails)
 
 
+def force_screen(refused: Round, running: str) -> ConfirmScreen:
+    """Asks whether to start what was refused, with what speaks against it and the last words of what died."""
+    died = next((f for f in refused.findings if f.evidence), None) if refused_for_deaths(refused) else None
+    lines = [Content(plain(refused.reason))]
+    if died is not None:
+        lines.append(Content.assemble(("The end of the last log", "bold")))
+        shown = (clip(plain(text).replace("\n", " "), _LOG_CELLS) for text in died.evidence[-_LOG_LINES:])
+        lines += [Content.assemble((text, "$foreground 60%")) for text in shown]
+    stops = f"{running} is stopped first. " if running else ""
+    sure = "It will most likely die again." if died is not None else "The start is as good as sure to fail."
+    lines += [Content(""), Content(f"{stops}{sure} Start the flags of {refused.name} all the same?")]
+    title = f"Start anyway what was refused as {refused.name}"
+    return ConfirmScreen(title, Content("\n").join(lines), yes="Start anyway", careful=True)
+
+
+def back_screen(good: Round, failed: Round, running: str) -> ConfirmScreen:
+    """Asks whether to start the last good round again."""
+    kv, slots, requests = pools_of(good)
+    counted = ((kv, "KV tokens"), (slots, "state slots"), (requests, "requests"))
+    pools = ", ".join(f"{count:,} {what}" for count, what in counted if count)
+    lines = [Content.assemble((f"{good.name} was verified", "bold"), f": {pools}." if pools else ".")]
+    if good.note:
+        lines.append(Content(f"Note: {plain(good.note)}"))
+    changes = flag_changes(failed.recipe.flags, good.recipe.flags)
+    lines.append(Content.assemble((f"Against {failed.name}: ", "$foreground 60%"), changes_line(changes)))
+    stops = f"{running} is stopped at once, requests in flight are broken off. " if running else ""
+    lines += [Content(""), Content(f"{stops}Start {good.name} again, as a new round?")]
+    mark = " — SIMULATED, not a real SGLang" if good.simulated else ""
+    return ConfirmScreen(f"Go back to {good.name}{mark}", Content("\n").join(lines), yes="Go back")
+
+
 def restart_text(facts: RestartFacts) -> Content:
     """The dialog's text."""
     lines = [*_changes(facts), Content(""), *_pools(facts), Content(""), *_costs(facts)]
@@ -78,10 +117,10 @@ def _changes(facts: RestartFacts) -> list[Content]:
             (" → ", "$foreground 60%"),
             (clip(flag_value(change.name, change.new), 16), "bold $warning"),
         )
-        for change in facts.changes[:8]
+        for change in facts.changes[:_MOST_CHANGES]
     ]
-    if len(facts.changes) > 8:
-        lines.append(Content.assemble((f"  and {len(facts.changes) - 8} more", "$foreground 60%")))
+    if len(facts.changes) > _MOST_CHANGES:
+        lines.append(Content.assemble((f"  and {len(facts.changes) - _MOST_CHANGES} more", "$foreground 60%")))
     return lines
 
 
@@ -95,7 +134,7 @@ def _pools(facts: RestartFacts) -> list[Content]:
     if plan.mamba_slots or old.mamba_slots:
         rows.append(("State slots", old.mamba_slots, plan.mamba_slots))
     rows += [
-        ("Requests at once", old.max_running_requests, plan.max_running_requests),
+        ("Requests", old.max_running_requests, plan.max_running_requests),
         ("Longest input, tokens", old.longest_input_tokens, plan.longest_input_tokens),
     ]
     lines = [Content.assemble(("Predicted", "bold"), (f"  {basis(plan, 56, facts.known)}", "$foreground 60%"))]

@@ -35,6 +35,7 @@ from tuner.ui.knobs import (
 from tuner.ui.preview import failing, preview
 from tuner.ui.screens.base import Place
 from tuner.ui.screens.choose import ChooseScreen
+from tuner.ui.trend import FINE_S
 from tuner.ui.widgets.choice import Choice
 from tuner.ui.widgets.findings_list import FindingsList
 from tuner.ui.widgets.live_strip import LiveStrip
@@ -52,13 +53,16 @@ _MARKED = ("mem_fraction_static", "mamba_full_memory_ratio", "max_mamba_cache_si
 
 
 class KnobHelp(Widget):
-    """What the knob in focus does."""
+    """What the knob in focus does, and where there is room the bounds of its track."""
 
     text: reactive[str] = reactive("")
+    bounds: reactive[str] = reactive("")
+    roomy: reactive[bool] = reactive(False, layout=True)
 
     def render(self) -> Content:
         """Plain sentences."""
-        return Content.assemble((self.text, "$foreground 70%"))
+        more = f"\n{self.bounds}" if self.roomy and self.bounds else ""
+        return Content.assemble((self.text, "$foreground 70%"), (more, "$foreground 50%"))
 
 
 class ChangeLine(Sheet):
@@ -79,7 +83,7 @@ class ChangeLine(Sheet):
         """The changes, or how to get some."""
         if not self.changes:
             return Content.assemble(("No change yet: turn a knob.", "$foreground 50%"))
-        against = f"Changes against {self.base}: " if self.base else "Changes: "
+        against = f"Against {self.base}: " if self.base else "Changes: "
         return Content.assemble((against, "$foreground 70%"), (self.changes, "bold $warning"))
 
 
@@ -94,6 +98,14 @@ class TuneScreen(Place):
             "ctrl+z", "app.undo", "Undo", show=False, tooltip="Take the last change of a knob back", id="tune.undo"
         ),
         Binding("ctrl+y", "app.redo", "Redo", show=False, tooltip="Make the change again", id="tune.redo"),
+        Binding(
+            "A",
+            "app.auto",
+            "Auto",
+            show=False,
+            tooltip="Say what is needed: rounds from these flags until a server was seen to meet it",
+            id="tune.auto",
+        ),
         Binding("b", "app.reset", "Reset", tooltip="All knobs to the running server's values", id="tune.reset"),
         Binding("i", "app.go('doctor')", "Doctor", tooltip="What was found, why, and what to do", id="tune.doctor"),
         Binding(
@@ -161,6 +173,7 @@ class TuneScreen(Place):
         roomy = self.size.height >= 32 and self.size.width >= 110
         self.query_one(TermTable).tall = roomy
         self.query_one(PoolNumbers).roomy = roomy
+        self.query_one(KnobHelp).roomy = roomy
 
     # knobs
 
@@ -235,7 +248,15 @@ class TuneScreen(Place):
         """Tells what the knob in focus does."""
         knob = self._knob(self.focused.id if self.focused else None)
         if knob is not None:
-            self.query_one(KnobHelp).text = self._help(knob)
+            told = self.query_one(KnobHelp)
+            told.text, told.bounds = self._help(knob), self._bounds(knob)
+
+    def _bounds(self, knob: Knob) -> str:
+        widget = self._widgets.get(knob.name)
+        if not isinstance(widget, Slider):
+            return "← → change it · Enter lists all, with reasons"
+        unit = f" {widget.unit}" if widget.unit else ""
+        return f"{widget.bounds}{unit} · ┃ runs · ╌ fails · Enter types"
 
     def _help(self, knob: Knob) -> str:
         slots = self.tuner.bench.draft.flags.get("max_mamba_cache_size")
@@ -315,7 +336,7 @@ class TuneScreen(Place):
     def _live(self) -> None:
         if self.is_current:
             self.query_one(LiveStrip).show(self.tuner.look, self.tuner.progress, self.tuner.starter)
-        self.query_one(LiveTrend).take(self.tuner.look)
+        self.query_one(LiveTrend).show(self.tuner.trend.told(FINE_S))
 
     def _rounds_changed(self) -> None:
         self._history()

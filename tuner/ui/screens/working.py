@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.reactive import reactive
 from textual.screen import ModalScreen
 from textual.widget import Widget
-from textual.widgets import Footer
+from textual.widgets import Button, Footer
 
 from tuner.rounds.model import RoundState
+from tuner.session.deaths import refused_for_deaths
 from tuner.text import clip, plain
 from tuner.ui.progress import Progress, Work
 from tuner.ui.round_text import ending_text, missed_text
 from tuner.ui.widgets.findings_list import findings_text
+from tuner.ui.widgets.key_button import KeyButton
 from tuner.ui.widgets.palette import meter
 from tuner.ui.widgets.phase_list import PhaseList
 from tuner.units import format_seconds
@@ -88,12 +91,15 @@ class WorkingScreen(ModalScreen[None]):
     purpose = "The work under way, and how it ended."
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter", "dismiss", "Close", tooltip="Close this; the work goes on"),
-        Binding("x", "abort", "Abort", tooltip="Stop the start under way; the server it started is ended"),
-        Binding("f", "force", "Start anyway", tooltip="Start what the plan refuses, after a question"),
-        Binding("c", "compare", "Compare", tooltip="Compare with the round before"),
-        Binding("5,i", "doctor", "Doctor", tooltip="What was found, why, and what to do"),
-        Binding("4,l", "log", "Log", tooltip="What the server prints"),
+        Binding("escape,enter", "dismiss", "Close", tooltip="Close this; the work goes on", id="work.close"),
+        Binding(
+            "x", "abort", "Abort", tooltip="Stop the start under way; the server it started is ended", id="work.abort"
+        ),
+        Binding("f", "force", "Start anyway", tooltip="Start what the plan refuses, after a question", id="work.force"),
+        Binding("b", "back", "Go back", tooltip="Start the last good round again, after a question", id="work.back"),
+        Binding("c", "compare", "Compare", tooltip="Compare with the round before", id="work.compare"),
+        Binding("5,i", "doctor", "Doctor", tooltip="What was found, why, and what to do", id="work.doctor"),
+        Binding("4,l", "log", "Log", tooltip="What the server prints", id="work.log"),
     ]
 
     def __init__(self) -> None:
@@ -109,6 +115,9 @@ class WorkingScreen(ModalScreen[None]):
         """Head, steps, last word."""
         with VerticalScroll(classes="dialog wide", id="work", can_focus=True):
             yield WorkHead()
+            with Horizontal(id="ways"):
+                yield KeyButton("", id="back", variant="primary", compact=True)
+                yield KeyButton("Start anyway (f)", id="force", compact=True)
             yield PhaseList()
             yield LastLine()
         yield Footer(show_command_palette=False, compact=True)
@@ -125,17 +134,37 @@ class WorkingScreen(ModalScreen[None]):
         self.query_one(WorkHead).progress = progress
         self.query_one(PhaseList).progress = progress
         self.query_one(LastLine).progress = progress
-        keys = None if progress is None else (progress.ended, progress.forceable, progress.work)
+        back = progress.back.name if progress is not None and progress.back is not None else ""
+        keys = None if progress is None else (progress.ended, progress.forceable, progress.work, back)
         if keys != self._keys:
             # Drawing the footer anew at each log line would make it flicker.
             self._keys = keys
             self.refresh_bindings()
+            self._offer(back, forceable=progress is not None and progress.forceable)
+
+    def _offer(self, back: str, *, forceable: bool) -> None:
+        """Ways on from a round that did not come out well, right below how it ended."""
+        ways = self.query_one("#ways")
+        ways.display = bool(back) or forceable
+        self.query_one("#back", KeyButton).label = f"Go back to {back} (b)"
+        self.query_one("#back").display = bool(back)
+        self.query_one("#force").display = forceable
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        if event.button.id == "back":
+            self.action_back()
+        else:
+            self.action_force()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Aborting needs something under way, comparing something ended, forcing a refusal that rests on the plan."""
         progress = self.tuner.progress
         if action == "force":
             return progress is not None and progress.forceable
+        if action == "back":
+            return progress is not None and progress.back is not None
         if action == "doctor":
             return progress is not None and progress.ended
         if action == "abort":
@@ -162,6 +191,11 @@ class WorkingScreen(ModalScreen[None]):
         self.dismiss()
         self.tuner.force()
 
+    def action_back(self) -> None:
+        """Asks, then starts the last good round again."""
+        self.dismiss()
+        self.tuner.fall_back()
+
     def action_doctor(self) -> None:
         """To the findings."""
         self.dismiss()
@@ -184,7 +218,9 @@ def _outcome(progress: Progress) -> Content:
     round_ = progress.round
     if round_ is not None and progress.work is Work.ROUND and round_.state is RoundState.REFUSED:
         more = " f starts it anyway." if progress.forceable else ""
-        return Content.assemble(("✗ ", "bold $error"), ("Not started: refused beforehand.", "bold $error"), more)
+        died = refused_for_deaths(round_)
+        why = "Not started: it died twice in the same way." if died else "Not started: refused beforehand."
+        return Content.assemble(("✗ ", "bold $error"), (why, "bold $error"), more)
     if round_ is not None and progress.work is Work.ROUND and round_.state is RoundState.ABORTED:
         return Content.assemble(("– ", "bold $warning"), ("Aborted: what was started is ended.", "bold"))
     if round_ is not None and progress.work is Work.ROUND and round_.state is not RoundState.UNVERIFIED:

@@ -1,21 +1,37 @@
-"""KV tokens in use while two rounds were measured, over time."""
+"""Plots by plotext: two rounds over the time they were measured, one measure of the running server over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
 
 from textual.app import ComposeResult
 from textual.reactive import reactive
 from textual.widget import Widget
 from textual_plotext import PlotextPlot
 
-from tuner.metrics.model import Readings
+from tuner.text import plain
+from tuner.ui.trend import GAP_S, Curve, Told, boundaries
 
 if TYPE_CHECKING:
     from tuner.ui.screens.compare import Pair
 
 _OLD, _NEW = "gray", "cyan"
+#: Times written below a plot.
+_TICKS = 6
+
+
+class Used(Protocol):
+    """What a plot of KV use needs of a sample: readings, and moments of them."""
+
+    @property
+    def at(self) -> float:
+        """Unix time."""
+
+    @property
+    def kv_used_tokens(self) -> int | None:
+        """Tokens in use."""
 
 
 class PairChart(Widget):
@@ -41,6 +57,9 @@ class PairChart(Widget):
         if pair is None or not self.is_mounted:
             return
         widget = self.query_one(PlotextPlot)
+        if self.app.current_theme.ansi:
+            # Made from a terminal's own colours, which have no values, axes would be black on black.
+            widget.theme = "clear"
         plot = widget.plt
         plot.clear_figure()
         for name, samples, colour in (
@@ -54,7 +73,56 @@ class PairChart(Widget):
         widget.refresh()
 
 
-def _series(samples: Sequence[Readings]) -> tuple[list[float], list[float]]:
+class TraceChart(Widget):
+    """A measure against the time of day; the beginning of another round is a line with its name."""
+
+    def compose(self) -> ComposeResult:
+        """One plot."""
+        yield PlotextPlot()
+
+    def show(self, told: Sequence[Told], curve: Curve, seconds: float, now: float) -> None:
+        """Draws the moments of the last ``seconds`` before ``now`` (Unix time)."""
+        widget = self.query_one(PlotextPlot)
+        # A plot in colours is sent with a colour for each of its cells, a quarter of a megabyte.
+        widget.theme = "clear"
+        plot = widget.plt
+        plot.clear_figure()
+        start = now - seconds
+        for line in _lines(told, curve, start):
+            plot.plot(
+                [at - start for at, _ in line],
+                [value * curve.factor for _, value in line],
+                color=_NEW,
+                marker="braille",
+            )
+        for at, name in boundaries(told, now, seconds, round(seconds)).items():
+            plot.vline(at, color=_OLD)
+            plot.text(plain(name), at, 0, color=_OLD)
+        plot.xlim(0, seconds)
+        if curve.top is not None:
+            plot.ylim(0, curve.top * curve.factor)
+        form = "%H:%M" if seconds > 600 else "%H:%M:%S"
+        places = [seconds * i / (_TICKS - 1) for i in range(_TICKS)]
+        plot.xticks(places, [datetime.fromtimestamp(start + at).strftime(form) for at in places])
+        widget.refresh()
+
+
+def _lines(told: Sequence[Told], curve: Curve, start: float) -> list[list[tuple[float, float]]]:
+    """Unbroken stretches of (Unix time, value): a gap of the readings is a gap of the line."""
+    lines: list[list[tuple[float, float]]] = []
+    before = None
+    for moment, name in told:
+        value = curve.value(moment)
+        if moment.at < start or value is None:
+            continue
+        if before is None or name != before[1] or moment.at - before[0] > 2 * GAP_S:
+            lines.append([])
+        lines[-1].append((moment.at, value))
+        before = (moment.at, name)
+    return lines
+
+
+def _series(samples: Sequence[Used]) -> tuple[list[float], list[float]]:
     taken = [(s.at, s.kv_used_tokens) for s in samples if s.kv_used_tokens is not None]
     if not taken:
         return [], []

@@ -31,14 +31,23 @@ class Choice(Widget, can_focus=True):
     """A labelled value with a handful of options."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "Previous", show=False, tooltip="The option before, also by wheel"),
-        Binding("right", "move(1)", "Next", show=False, tooltip="The option after, also by wheel"),
-        Binding("home", "end(0)", "First", show=False, tooltip="The first option"),
-        Binding("end", "end(1)", "Last", show=False, tooltip="The last option"),
-        Binding("enter,space", "open", "List", show=False, tooltip="All options with what they mean"),
-        Binding("backspace,delete", "reset", "As running", show=False, tooltip="The running server's value"),
-        Binding("up", "app.focus_previous", "Knob above", show=False, tooltip="To the knob above"),
-        Binding("down", "app.focus_next", "Knob below", show=False, tooltip="To the knob below"),
+        Binding(
+            "left", "move(-1)", "Previous", show=False, tooltip="The option before, also by wheel", id="choice.previous"
+        ),
+        Binding("right", "move(1)", "Next", show=False, tooltip="The option after, also by wheel", id="choice.next"),
+        Binding("home", "end(0)", "First", show=False, tooltip="The first option", id="choice.first"),
+        Binding("end", "end(1)", "Last", show=False, tooltip="The last option", id="choice.last"),
+        Binding("enter,space", "open", "List", show=False, tooltip="All options with what they mean", id="choice.list"),
+        Binding(
+            "backspace,delete",
+            "reset",
+            "As running",
+            show=False,
+            tooltip="The running server's value",
+            id="choice.as_running",
+        ),
+        Binding("up", "app.focus_previous", "Knob above", show=False, tooltip="To the knob above", id="choice.above"),
+        Binding("down", "app.focus_next", "Knob below", show=False, tooltip="To the knob below", id="choice.below"),
     ]
 
     ALLOW_SELECT = False

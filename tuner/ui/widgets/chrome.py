@@ -25,6 +25,7 @@ PLACES = (
     ("log", "4", "Log"),
     ("doctor", "5", "Doctor"),
     ("presets", "6", "Presets"),
+    ("live", "7", "Live"),
 )
 
 SIMULATED = " SIMULATED — not a real SGLang "
@@ -51,6 +52,9 @@ class NavBar(Widget):
         words = " ^p commands " if self.size.width >= 100 else " ^p "
         palette = Content.assemble(words).stylize(Style.from_meta({"@click": "app.command_palette"}))
         left = Content("").join(parts)
+        if left.cell_length + right.cell_length + palette.cell_length > self.size.width:
+            # The name of the program goes first: where one is matters more.
+            left = Content("").join([Content(" "), *parts[1:]])
         gap = self.size.width - left.cell_length - right.cell_length - palette.cell_length
         return Content("").join([left, Content(" " * max(0, gap)), palette, right])
 
@@ -76,7 +80,7 @@ class StatusLine(Widget):
         shown = clip(words, max(0, room))
         gap = self.size.width - 3 - width(shown) - width(badge)
         return Content.assemble(
-            (f" {sign} ", style), (shown, ""), " " * max(0, gap), (badge, "bold #1b1b1b on #f0b429" if badge else "")
+            (f" {sign} ", style), (shown, ""), " " * max(0, gap), (badge, "bold $mark-text on $mark" if badge else "")
         )
 
 
@@ -94,6 +98,8 @@ def _status(look: Look | None, progress: Progress | None, starter: int | None) -
         return "○", "$foreground 60%", f"no server runs{free}"
     handle = look.running.handle
     name = handle.round_name or "server"
+    if look.url:
+        return _attached(look)
     if starter is not None:
         return "◐", "bold $primary", f"another tuner ({starter}) is starting {name}"
     if not answers(look.readings):
@@ -105,6 +111,17 @@ def _status(look: Look | None, progress: Progress | None, starter: int | None) -
     if version:
         words.append(f"SGLang {version}")
     return "●", "bold $success", " · ".join(words)
+
+
+def _attached(look: Look) -> tuple[str, str, str]:
+    """A server that is only looked at: since when it is up is not told."""
+    if look.running is None or not answers(look.readings):
+        return "✗", "bold $error", f"attached to {plain(look.url)}, which does not answer"
+    recipe = look.running.handle.recipe
+    words = [f"attached to {plain(look.url)}, read-only", plain(str(recipe.flags.get("served_model_name") or ""))]
+    if recipe.tuner.sglang_version:
+        words.append(f"SGLang {plain(recipe.tuner.sglang_version)}")
+    return "●", "bold $success", " · ".join(word for word in words if word)
 
 
 def _up(seconds: float) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from textual.content import Content
 from textual.reactive import reactive
 
+from tuner.metrics.binding import Binds, binding
 from tuner.metrics.model import GpuReading, Reach, Readings
 from tuner.text import clip, plain, width
 from tuner.ui.progress import Progress
@@ -39,13 +41,14 @@ class LiveStrip(Sheet):
     """VRAM, KV use, state slots, requests, TTFT, ITL, speeds, prefix hits, acceptance."""
 
     figures: reactive[tuple[Figure, ...]] = reactive((), repaint=False)
-    notice: reactive[tuple[str, str]] = reactive(("", ""), repaint=False)
+    #: Signs and sentences below the figures.
+    notices: reactive[tuple[tuple[str, str], ...]] = reactive((), repaint=False)
 
     def show(self, look: Look | None, progress: Progress | None, starter: int | None = None) -> None:
         """Takes one look; nothing is drawn where nothing changed."""
-        shown, notice = figures(look), _notice(look, progress, starter)
-        if (shown, notice) != (self.figures, self.notice):
-            self.figures, self.notice = shown, notice
+        shown, told = figures(look), notices(look, progress, starter)
+        if (shown, told) != (self.figures, self.notices):
+            self.figures, self.notices = shown, told
             self.redraw()
 
     def text(self) -> Content:
@@ -59,8 +62,7 @@ class LiveStrip(Sheet):
                 Content("").join(_cell(f, wide) for f in self.figures[start : start + columns])
                 for start in range(0, len(self.figures), columns)
             ]
-        sign, words = self.notice
-        if words:
+        for sign, words in self.notices:
             style = "$warning" if sign else "$foreground 70%"
             rows.append(Content.assemble((sign, f"bold {style}"), (clip(words, cells - len(sign)), style)))
         return Content("\n").join(rows)
@@ -91,11 +93,12 @@ def figures(look: Look | None) -> tuple[Figure, ...]:
     """What one look says of a running server; nothing when none runs."""
     if look is None or look.running is None:
         return ()
-    vram = _vram(look.gpus[0] if look.gpus else None)
+    # Of another machine's server the cards are not seen.
+    vram = [] if look.url and not look.gpus else [_vram(look.gpus)]
     r = look.readings
     if r is None or not answers(r):
-        return (vram,)
-    shown = [vram, _kv(r)]
+        return tuple(vram)
+    shown = [*vram, _kv(r)]
     if r.slots_total:
         shown.append(_slots(r))
     limit = f" of {r.max_running_requests}" if r.max_running_requests is not None else ""
@@ -130,6 +133,16 @@ def figures(look: Look | None) -> tuple[Figure, ...]:
     return tuple(shown)
 
 
+def notices(look: Look | None, progress: Progress | None, starter: int | None) -> tuple[tuple[str, str], ...]:
+    """What the server changed on its own, then what is missing or, when nothing is, what binds now."""
+    lines = []
+    if look is not None and look.changed:
+        titles = " ".join(finding.title for finding in look.changed)
+        lines.append(("! ", plain(titles)))
+    sentence = _notice(look, progress, starter)
+    return (*lines, sentence) if sentence[1] else tuple(lines)
+
+
 def _notice(look: Look | None, progress: Progress | None, starter: int | None) -> tuple[str, str]:
     """A sign and a sentence."""
     reached = look is not None and look.readings is not None and look.readings.loads is Reach.OK
@@ -142,21 +155,27 @@ def _notice(look: Look | None, progress: Progress | None, starter: int | None) -
     if starter is not None:
         return "", f"Another tuner (process {starter}) is at work here; 2 lists its round."
     if not answers(look.readings):
-        return "! ", "The server does not answer. 4 shows its log."
-    told = plain(look.readings.notice) if look.readings is not None else ""
-    return ("! ", told) if told else ("", "")
+        return "! ", "The server does not answer." + ("" if look.url else " 4 shows its log.")
+    if look.readings is not None and look.readings.notice:
+        return "! ", plain(look.readings.notice)
+    asked = look.running.handle.recipe.flags.get("max_running_requests")
+    bound = binding(look.readings, asked if isinstance(asked, int) else None)
+    return ("" if bound.kind in (Binds.NOTHING, Binds.UNKNOWN) else "! "), plain(bound.words)
 
 
-def _vram(gpu: GpuReading | None) -> Figure:
-    if gpu is None or gpu.used_mib is None:
+def _vram(gpus: Sequence[GpuReading]) -> Figure:
+    """Of several cards the fullest: it is the one that runs out."""
+    told = [gpu for gpu in gpus if gpu.used_mib is not None]
+    if not told:
         return Figure(title="VRAM", words=NONE, short=NONE)
-    used = gpu.used_mib / 1024
+    gpu = max(told, key=lambda one: (one.used_mib or 0) / (one.total_mib or 1))
+    used = (gpu.used_mib or 0) / 1024
     if gpu.total_mib is None:
         return Figure(title="VRAM", words=f"{used:.1f} GiB", short=f"{used:.1f} GiB")
     total, share = gpu.total_mib / 1024, percent(gpu.used_mib, gpu.total_mib)
     return Figure(
         title="VRAM",
-        words=f"{used:.1f} of {total:.1f} GiB {share}",
+        words=f"{used:.1f} of {total:.1f} GiB {share}" + (f" GPU {gpu.index}" if len(gpus) > 1 else ""),
         short=f"{used:.1f}/{total:.1f} GiB",
         part=used,
         whole=total,
@@ -177,10 +196,12 @@ def _kv(r: Readings) -> Figure:
 
 def _slots(r: Readings) -> Figure:
     cached = f" · {r.slots_evictable} cached" if r.slots_evictable else ""
+    # An idle server leaves its last batch in these gauges.
+    old = "≈" if "slots_used" in r.stale else ""
     return Figure(
         title="Slots",
-        words=f"{tokens(r.slots_used)} of {tokens(r.slots_total)}{cached}",
-        short=f"{tokens(r.slots_used)}/{tokens(r.slots_total)}{cached}",
+        words=f"{old}{tokens(r.slots_used)} of {tokens(r.slots_total)}{cached}",
+        short=f"{old}{tokens(r.slots_used)}/{tokens(r.slots_total)}{cached}",
         part=_float(r.slots_used),
         whole=_float(r.slots_total),
         more=_float(r.slots_evictable) or 0.0,

@@ -1,77 +1,120 @@
-"""The last minutes of the running server, one line a reading."""
+"""The last minutes and hours of the running server: a line a reading, or a small chart each."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from textual.content import Content
-from textual.reactive import reactive
-from textual.widget import Widget
 
-from tuner.metrics.model import Readings
+from tuner.text import clip, plain, width
+from tuner.ui.trend import CURVES, FINE_S, Curve, Stretch, Told, boundaries, stretch
+from tuner.ui.widgets.rows import Rows
 from tuner.ui.wording import NONE
 
-if TYPE_CHECKING:
-    from tuner.session.watching import Look
+_STEPS = " ▁▂▃▄▅▆▇█"
+_FULL = 8
+#: Columns of a title and of the newest value beside a line.
+_TITLE, _LAST = 13, 15
+#: Narrowest chart worth a second column, and the highest one worth its rows.
+_TWO_FROM, _ROWS_MOST = 96, 7
+_BOUNDARY = "┊"
+#: Curves that the Tune screen has room for.
+_SHORT = ("KV in use", "Slots in use", "Running", "Waiting", "Decode")
 
-#: Looks kept: ten minutes at one a second.
-KEPT = 600
-_STEPS = "▁▂▃▄▅▆▇█"
 
+class LiveTrend(Rows):
+    """KV use, slots in use, running and waiting requests and decode speed over the last ten minutes."""
 
-class LiveTrend(Widget):
-    """KV use, slots in use, running requests and decode speed over the looks kept."""
-
-    version: reactive[int] = reactive(0)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: deque[Readings] = deque(maxlen=KEPT)
-
-    def take(self, look: Look | None) -> None:
-        """Keeps one look; drawn only while shown. Another server starts a new line."""
-        if look is None or look.running is None:
-            self._kept.clear()
-        elif look.readings is not None and (not self._kept or look.readings.at != self._kept[-1].at):
-            self._kept.append(look.readings)
-        else:
+    def show(self, told: Sequence[Told]) -> None:
+        """Draws when a line has changed, and only while shown."""
+        if not self.is_on_screen:
             return
-        if self.is_on_screen:
-            self.version += 1
-
-    def render(self) -> Content:
-        """Newest at the right."""
-        if not self._kept:
-            return Content.assemble(("Nothing measured yet.", "$foreground 50%"))
-        cells = max(10, (self.size.width or 80) - 24)
-        shown = list(self._kept)[-cells:]
-        rows = (
-            ("KV in use", [_share(r.kv_used_tokens, r.kv_total_tokens) for r in shown], 1.0, "{:.0%}"),
-            ("Slots in use", [_share(r.slots_used, r.slots_total) for r in shown], 1.0, "{:.0%}"),
-            ("Running", [_number(r.running) for r in shown], None, "{:.0f} req"),
-            ("Waiting", [_number(r.queued) for r in shown], None, "{:.0f} req"),
-            ("Decode", [r.decode_tokens_per_s for r in shown], None, "{:,.0f} tok/s"),
-        )
-        lines = [_line(title, values, top, form, cells) for title, values, top, form in rows]
-        return Content("\n").join(line for line in lines if line is not None)
+        if not told:
+            self.put([Content.assemble(("Nothing measured yet.", "$foreground 50%"))])
+            return
+        cells = max(10, (self.size.width or 80) - _TITLE - _LAST)
+        end = told[-1].moment.at
+        drawn = [(c, stretch(told, c, end, FINE_S, cells)) for c in CURVES if c.title in _SHORT]
+        self.put([_line(curve, what) for curve, what in drawn if any(v is not None for v in what.values)])
 
 
-def _line(title: str, values: list[float | None], top: float | None, form: str, cells: int) -> Content | None:
-    known = [v for v in values if v is not None]
-    if not known:
-        return None
-    highest = top if top is not None else max(1.0, *known)
-    signs = "".join(" " if v is None else _STEPS[min(7, int(max(0.0, v) / highest * 7.99))] for v in values)
-    last = NONE if values[-1] is None else form.format(values[-1]).replace("%", " %")
-    return Content.assemble(
-        (f"{title:<13}", "$foreground 60%"), (f"{signs:>{cells}}", "$primary"), (f"{last:>11}", "bold")
+class TrendCharts(Rows):
+    """A chart for each curve that has values, with the boundaries of rounds, as large as there is room for."""
+
+    def show(self, told: Sequence[Told], seconds: float, words: str) -> None:
+        """Draws when anything has changed, and only while shown."""
+        if not self.is_on_screen or not self.size.width:
+            return
+        self.put(charts(told, seconds, words, self.size.width, self.size.height, time.time()))
+
+
+def charts(told: Sequence[Told], seconds: float, words: str, cells: int, rows: int, now: float) -> list[Content]:
+    """All curves that are told, in one or two columns, and the time below; ``rows`` lines at the most."""
+    columns = 2 if cells >= _TWO_FROM else 1
+    wide = cells // columns - (2 if columns > 1 else 0)
+    drawn = [(c, stretch(told, c, now, seconds, wide)) for c in CURVES]
+    drawn = [(c, what) for c, what in drawn if any(v is not None for v in what.values)]
+    if not drawn:
+        return [Content.assemble(("Nothing measured in this time.", "$foreground 50%"))]
+    bands = -(-len(drawn) // columns)
+    high = max(1, min(_ROWS_MOST, (rows - 1) // bands - 1))
+    bands = min(bands, max(1, (rows - 1) // (high + 1)))
+    marks = boundaries(told, now, seconds, wide)
+    lines: list[Content] = []
+    for band in range(bands):
+        pair = [_chart(c, what, wide, high, marks) for c, what in drawn[band * columns : (band + 1) * columns]]
+        pair += [[Content(" " * wide)] * (high + 1)] * (columns - len(pair))
+        lines += [Content("    ").join(row) for row in zip(*pair, strict=True)]
+    foot = _axis(seconds, words, now, wide, marks)
+    lines.append(Content("    ").join([foot] * columns))
+    return lines
+
+
+def _chart(curve: Curve, what: Stretch, cells: int, high: int, marks: Mapping[int, str]) -> list[Content]:
+    known = [v for v in what.values if v is not None]
+    top = curve.top if curve.top is not None else max(known)
+    last = NONE if what.last is None else curve.form(what.last)
+    scale = f"0 to {curve.form(top)}" if top > 0 else "all 0"
+    gap = cells - width(curve.title) - width(last) - width(scale) - 2
+    head = Content.assemble(
+        (curve.title, "$foreground 70%"), " ", (last, "bold"), " " * max(1, gap + 1), (scale, "$foreground 50%")
     )
+    return [head, *(_row(what.values, top, high, level, marks) for level in reversed(range(high)))]
 
 
-def _share(part: int | None, whole: int | None) -> float | None:
-    return part / whole if part is not None and whole else None
+def _row(values: Sequence[float | None], top: float, high: int, level: int, marks: Mapping[int, str]) -> Content:
+    signs = []
+    for column, value in enumerate(values):
+        steps = 0 if value is None or top <= 0 else round(min(1.0, max(0.0, value / top)) * high * _FULL)
+        # A value that is there is seen, however small.
+        steps = max(steps, 1) if value is not None else steps
+        sign = _STEPS[max(0, min(_FULL, steps - level * _FULL))]
+        signs.append(_BOUNDARY if sign == " " and column in marks else sign)
+    return Content.assemble(("".join(signs), "$primary"))
 
 
-def _number(count: int | None) -> float | None:
-    return None if count is None else float(count)
+def _axis(seconds: float, words: str, now: float, cells: int, marks: Mapping[int, str]) -> Content:
+    """When the chart begins and ends, and where another round begins."""
+    start = now - seconds
+    form = "%H:%M" if seconds >= FINE_S else "%H:%M:%S"
+    left, right = (datetime.fromtimestamp(at).strftime(form) for at in (start, now - now % (seconds / cells)))
+    if cells > 40:
+        left = f"{left} · {words}"
+    line = [*f"{left}{' ' * max(1, cells - len(left) - len(right))}{right}"]
+    for column, name in marks.items():
+        shown = f"{_BOUNDARY}{clip(plain(name), 8)}"
+        if column >= len(left) + 1 and column + len(shown) < cells - len(right):
+            line[column : column + len(shown)] = shown
+    return Content.assemble(("".join(line)[:cells], "$foreground 60%"))
+
+
+def _line(curve: Curve, what: Stretch) -> Content:
+    known = [v for v in what.values if v is not None]
+    top = curve.top if curve.top is not None else max(1.0, *known)
+    signs = "".join(" " if v is None else _STEPS[1 + min(7, int(max(0.0, v) / top * 7.99))] for v in what.values)
+    last = NONE if what.last is None else curve.form(what.last)
+    return Content.assemble(
+        (f"{curve.title:<{_TITLE}}", "$foreground 60%"), (signs, "$primary"), (f"{last:>{_LAST}}", "bold")
+    )

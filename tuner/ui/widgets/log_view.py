@@ -28,14 +28,14 @@ class LogView(ScrollView, can_focus=True):
     """A log. ``following`` keeps its end in sight."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_up", "Up", show=False, tooltip="A line up; following stops"),
-        Binding("down", "scroll_down", "Down", show=False, tooltip="A line down"),
-        Binding("pageup", "page_up", "Page up", show=False, tooltip="A page up; following stops"),
-        Binding("pagedown", "page_down", "Page down", show=False, tooltip="A page down"),
-        Binding("left", "scroll_left", "Left", show=False, tooltip="Back to the start of long lines"),
-        Binding("right", "scroll_right", "Right", show=False, tooltip="Along long lines"),
-        Binding("home", "scroll_home", "Start", show=False, tooltip="To the first line kept"),
-        Binding("end", "scroll_end", "End", show=False, tooltip="To the newest line"),
+        Binding("up", "scroll_up", "Up", show=False, tooltip="A line up; following stops", id="lines.up"),
+        Binding("down", "scroll_down", "Down", show=False, tooltip="A line down", id="lines.down"),
+        Binding("pageup", "page_up", "Page up", show=False, tooltip="A page up; following stops", id="lines.page_up"),
+        Binding("pagedown", "page_down", "Page down", show=False, tooltip="A page down", id="lines.page_down"),
+        Binding("left", "scroll_left", "Left", show=False, tooltip="Back to the start of long lines", id="lines.left"),
+        Binding("right", "scroll_right", "Right", show=False, tooltip="Along long lines", id="lines.right"),
+        Binding("home", "scroll_home", "Start", show=False, tooltip="To the first line kept", id="lines.home"),
+        Binding("end", "scroll_end", "End", show=False, tooltip="To the newest line", id="lines.end"),
     ]
 
     following: reactive[bool] = reactive(True)

@@ -6,33 +6,33 @@ from itertools import pairwise
 
 from textual.content import Content
 
-#: Background of each term; a term not named takes one of ``_OTHERS`` by its place.
+#: Terms with a colour of their own (``tuner.ui.themes``); another takes one of ``_OTHERS`` by its place.
 _TERMS = {
-    "weights": "#41617f",
-    "draft": "#6a5687",
-    "states": "#2f7d74",
-    "mamba": "#2f7d74",
-    "spec": "#94672f",
-    "kv": "#2f6fb0",
-    "graphs": "#6b7079",
-    "draft_kv": "#4f63a8",
-    "context": "#7a5a5a",
-    "runtime": "#5a7a5f",
+    "weights": "weights",
+    "draft": "draft",
+    "states": "states",
+    "mamba": "states",
+    "spec": "spec",
+    "kv": "kv",
+    "graphs": "graphs",
+    "draft_kv": "draft_kv",
+    "context": "context",
+    "runtime": "runtime",
 }
-_OTHERS = ("#76688f", "#7d7350", "#8a6b52", "#5c7d8a")
+_OTHERS = 4
 FREE = "free"
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 def term_colour(name: str, place: int) -> str:
-    """Background of a term of the bar."""
+    """The theme's variable for a term of the bar."""
     if name in _TERMS:
-        return _TERMS[name]
+        return f"$term-{_TERMS[name]}"
     for key, colour in _TERMS.items():
         if name.startswith(key) or key in name.split("_"):
-            return colour
-    return _OTHERS[place % len(_OTHERS)]
+            return f"$term-{colour}"
+    return f"$term-{place % _OTHERS + 1}"
 
 
 def shares(sizes: list[float], cells: int) -> list[int]:

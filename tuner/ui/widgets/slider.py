@@ -21,16 +21,39 @@ class Slider(Widget, can_focus=True):
     """One knob. ``value`` None means the flag is not set; the knob then stands, hollow, where ``resting`` says."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "move(-1)", "Less", show=False, tooltip="One step down, also by wheel"),
-        Binding("right", "move(1)", "More", show=False, tooltip="One step up, also by wheel"),
-        Binding("shift+left,pagedown", "leap(-1)", "Much less", show=False, tooltip="A coarse step down"),
-        Binding("shift+right,pageup", "leap(1)", "Much more", show=False, tooltip="A coarse step up"),
-        Binding("home", "end(0)", "Lowest", show=False, tooltip="To the lowest value"),
-        Binding("end", "end(1)", "Highest", show=False, tooltip="To the highest value"),
-        Binding("enter", "type", "Type a value", show=False, tooltip="0 and . start it too; Enter takes it"),
-        Binding("backspace,delete", "reset", "As running", show=False, tooltip="The running server's value"),
-        Binding("up", "app.focus_previous", "Knob above", show=False, tooltip="To the knob above"),
-        Binding("down", "app.focus_next", "Knob below", show=False, tooltip="To the knob below"),
+        Binding("left", "move(-1)", "Less", show=False, tooltip="One step down, also by wheel", id="slider.less"),
+        Binding("right", "move(1)", "More", show=False, tooltip="One step up, also by wheel", id="slider.more"),
+        Binding(
+            "shift+left,pagedown",
+            "leap(-1)",
+            "Much less",
+            show=False,
+            tooltip="A coarse step down",
+            id="slider.much_less",
+        ),
+        Binding(
+            "shift+right,pageup", "leap(1)", "Much more", show=False, tooltip="A coarse step up", id="slider.much_more"
+        ),
+        Binding("home", "end(0)", "Lowest", show=False, tooltip="To the lowest value", id="slider.lowest"),
+        Binding("end", "end(1)", "Highest", show=False, tooltip="To the highest value", id="slider.highest"),
+        Binding(
+            "enter",
+            "type",
+            "Type a value",
+            show=False,
+            tooltip="0 and . start it too; Enter takes it",
+            id="slider.type",
+        ),
+        Binding(
+            "backspace,delete",
+            "reset",
+            "As running",
+            show=False,
+            tooltip="The running server's value",
+            id="slider.as_running",
+        ),
+        Binding("up", "app.focus_previous", "Knob above", show=False, tooltip="To the knob above", id="slider.above"),
+        Binding("down", "app.focus_next", "Knob below", show=False, tooltip="To the knob below", id="slider.below"),
     ]
 
     #: A drag turns the knob; it must not mark text as well.
@@ -89,6 +112,11 @@ class Slider(Widget, can_focus=True):
         return self.label_width + 2
 
     @property
+    def bounds(self) -> str:
+        """``0.05 to 3.00``."""
+        return f"{self.scale.low:,.{self.scale.digits}f} to {self.scale.high:,.{self.scale.digits}f}"
+
+    @property
     def differs(self) -> bool:
         """Whether the value is not the running server's."""
         return self.compares and self.value != self.running
@@ -104,6 +132,8 @@ class Slider(Widget, can_focus=True):
 
     def _track(self, focused: bool) -> Content:
         cells = self.track_width
+        if self.typed is not None:
+            return Content.assemble((f"{clip(self.bounds, cells):^{cells}}", "$foreground 70%"))
         knob = self._cell(self._at)
         mark = self._cell(self.running) if self.compares and self.running is not None else None
         filled = "$primary" if focused else "$secondary"

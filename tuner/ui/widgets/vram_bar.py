@@ -39,7 +39,7 @@ class VramBar(Widget):
             if wide == 0:
                 continue
             free = term.name == FREE
-            style = "$foreground 60% on $surface" if free else f"#ffffff on {term_colour(term.name, place)}"
+            style = "$foreground 60% on $surface" if free else f"$term-text on {term_colour(term.name, place)}"
             if at <= mark < at + wide:
                 # The mark must not hide a letter or a digit of the label.
                 rest = " " * (at + wide - mark - 1)

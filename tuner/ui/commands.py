@@ -1,0 +1,26 @@
+"""What the command palette lists: every key of the screen and of the app, with its description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+
+def commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemCommand]:
+    """The keys that work now; those that move inside a widget are no commands."""
+    seen: set[str] = set()
+    for active in screen.active_bindings.values():
+        binding = active.binding
+        if not binding.tooltip or not binding.description or binding.action in seen or not active.enabled:
+            continue
+        if active.node is not app and active.node is not screen:
+            continue
+        seen.add(binding.action)
+        key = binding.key_display or app.get_key_display(binding)
+        run = partial(app.run_action, binding.action, active.node)
+        yield SystemCommand(binding.description, f"{binding.tooltip} · key {key}", run)
+    yield SystemCommand("Theme", "Choose the colours among all themes", app.action_change_theme)
