@@ -131,7 +131,7 @@ def main() -> int:
         for name, flags, wanted in STARTS:
             tried(name, wanted, lambda flags=flags: failed_start(tuner, start, flags))
         tried("second server", ("double-start",), lambda: second_server(tuner, start))
-        tried("SIGKILL of the scheduler", ("scheduler-killed", "host-memory-kill"), lambda: scheduler_killed(tuner))
+        tried("SIGKILL of the scheduler", ("silent-end", "host-memory-kill"), lambda: scheduler_killed(tuner))
         tuner("stop", "--now")
         tried("metrics off", ("metrics-off",), lambda: metrics_off(tuner, start))
         tried("API key set", ("works",), lambda: api_key(tuner, start))
