@@ -1,12 +1,15 @@
 """Which requests truly run together: what SGLang's scheduler asks of the pools before it lets one in.
 
-``PrefillAdder.add_one_req`` (``managers/schedule_policy.py``) and ``_get_new_batch_prefill_raw``
-(``managers/scheduler.py``), read in 0.5.11 and 0.5.17. Pure.
+``PrefillAdder.add_one_req`` (``managers/schedule_policy.py``), ``_get_new_batch_prefill_raw``,
+``get_next_batch_to_run`` and ``get_num_allocatable_reqs`` (``managers/scheduler.py``), read in 0.5.9, 0.5.11, 0.5.12,
+0.5.17 and 0.5.23. Pure.
 """
 
 from __future__ import annotations
 
 import math
+
+from tuner.planner.versions import Rules
 
 #: ``SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION``: more of an answer than this is never reserved.
 CLIP_NEW_TOKENS = 4096
@@ -17,18 +20,32 @@ NEW_TOKEN_RATIO_FLOOR = 0.14
 NEW_TOKEN_RATIO_STEPS = 600
 
 
-def rows_needed(agents: int, input_tokens: int, chunk: int) -> int:
+def rows_needed(agents: int, input_tokens: int, chunk: int, *, counted_twice: bool) -> int:
     """``max_running_requests`` that lets ``agents`` inputs of ``input_tokens``, sent at once, run together.
 
-    One more than the agents as soon as inputs are cut into chunks and there are at least three of them. While a cut
-    request is prefilled it holds its row of the request pool (``ReqToTokenPool.alloc`` reuses it) and is counted a
-    second time in ``can_run_list``, so ``len(can_run_list) >= get_num_allocatable_reqs`` calls the batch full one
-    request early. With the last chunk the flag stays: ``batch_is_full`` is taken back only when a request ends. The
-    first request is spared, as an empty running batch is replaced together with its flag. ``chunk``: tokens of a
-    prefill batch; not positive where chunking is off.
+    One more than the agents where a cut request is ``counted_twice`` (see ``counts_twice``), there are at least three
+    agents, and those before the last one do not fit into one chunk. While a cut request is prefilled it holds its row
+    of the request pool (``ReqToTokenPool.alloc`` of ``mem_cache/memory_pool.py`` reuses it) and stands in
+    ``can_run_list`` too, so ``len(can_run_list) >= get_num_allocatable_reqs`` calls the batch full one request early.
+    While chunks follow, ``get_next_batch_to_run`` takes the flag back, as the cut request leaves the batch; with the
+    last chunk it stays, and ``batch_is_full`` is then taken back only when a request ends. Two agents are spared: an
+    empty running batch is replaced together with its flag. ``chunk``: tokens of a prefill batch; not positive where
+    chunking is off.
     """
-    cut = 0 < chunk < agents * input_tokens
-    return agents + 1 if cut and agents > 2 else agents
+    cut = 0 < chunk < (agents - 1) * input_tokens
+    return agents + 1 if counted_twice and cut and agents > 2 else agents
+
+
+def counts_twice(rules: Rules, *, pipelined: bool, mixed_chunk: bool) -> bool:
+    """Whether ``get_num_allocatable_reqs`` leaves the row of a request in chunks out of what is free.
+
+    From 0.5.12 on it asks ``ReqToTokenPool.available_size`` on every server, before only with pipeline stages; 0.5.23
+    adds the rows that the batch holds already (``num_held_rows``). With ``mixed_chunk`` the batch of running requests
+    is emptied into each chunk's, and its flag goes with it.
+    """
+    if mixed_chunk:
+        return False
+    return rules.chunk_holds_row == "counted" or (pipelined and rules.chunk_holds_row == "pipelined")
 
 
 def tokens_together(agents: int, input_tokens: int, output_tokens: int, page_size: int = 1, ahead: int = 1) -> int:

@@ -75,6 +75,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     strategy: str
     disable_radix: bool
     disable_overlap: bool
+    #: Prefill chunks and decode steps in one batch; SGLang drops it with speculation.
+    mixed_chunk: bool
     skip_decode_lock: bool
     linear_attn_backend: str
     attention_backend: str | None
@@ -188,6 +190,7 @@ def read_flags(inputs: PlanInputs) -> Asked:
     decode_backend = (flags.text("cuda_graph_backend_decode") or "").lower()
     prefill_backend = (flags.text("cuda_graph_backend_prefill") or "").lower()
     graphs_off = flags.switch("disable_cuda_graph")
+    speculation = _speculation(flags, inputs.shape.architecture)
     return Asked(
         mem_fraction_static=flags.number("mem_fraction_static", 0, 1),
         ratio=flags.number("mamba_full_memory_ratio", 0, 1e6),
@@ -205,6 +208,7 @@ def read_flags(inputs: PlanInputs) -> Asked:
         strategy=(flags.text("mamba_radix_cache_strategy") or "auto").lower(),
         disable_radix=flags.switch("disable_radix_cache"),
         disable_overlap=flags.switch("disable_overlap_schedule"),
+        mixed_chunk=flags.switch("enable_mixed_chunk") and speculation is None,
         skip_decode_lock=flags.env_on("SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK"),
         linear_attn_backend=(flags.text("linear_attn_backend") or "triton").lower(),
         attention_backend=flags.text("attention_backend"),
@@ -214,7 +218,7 @@ def read_flags(inputs: PlanInputs) -> Asked:
         dp_attention=dp_attention,
         attn_dp=attn_dp,
         attn_tp=tp // attn_dp,
-        speculation=_speculation(flags, inputs.shape.architecture),
+        speculation=speculation,
         replayssm=flags.switch("enable_linear_replayssm_spec"),
         replayssm_len=flags.whole("linear_replayssm_cache_len", 1) or 16,
         unified_memory=flags.switch("enable_unified_memory"),

@@ -15,9 +15,11 @@ import msgspec
 
 from tuner.planner.asked import ALIASES
 from tuner.planner.budget import RUNTIME_BYTES_PER_TOKEN, Pieces
-from tuner.planner.forward import Resolved, charged_for, pieces_at, resolve
+from tuner.planner.forward import charged_for
 from tuner.planner.graphs import captured_sizes, guess_gib
 from tuner.planner.model import AFTER_SUMMARY_GIB, GIB, CannotPlan, PlanInputs, Source, Sourced
+from tuner.planner.pieces import pieces_at
+from tuner.planner.resolve import Resolved, resolve
 
 #: A printed GiB may be off by half its last decimal.
 _ROUNDING_GIB = 0.005

@@ -18,6 +18,12 @@ STARTUP_LOSS_GIB = 0.066
 #: Free GiB at ready that a start should leave unless set: loading and capture peak above the steady state, and long
 #: prompts need room beside the pools (field report of fifteen rounds on 48 GB).
 HEADROOM_GIB = 4.4
+#: Free GiB at the lowest point of a start below which it is called near to an end: 0.44 GiB, between the draft's pool
+#: and the return of its vocabulary, came up in two recordings of 0.5.17 (27B with MTP), and nothing lower was seen to.
+LEAST_FREE_GIB = 0.4
+#: While the largest graphs are captured, this times what they take in the end is held (0.5.17, 27B: the card's own
+#: readings came to 2.65 GiB for 1.68).
+CAPTURE_PEAK = 1.57
 #: What a server still takes between its summary line and the card's own reading at ready (same recordings, GiB).
 AFTER_SUMMARY_GIB = 0.06
 #: What the CUDA context of a start takes before that first reading (same recordings, GiB).
@@ -150,6 +156,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     card_gib: float | None = None
     requests_asked: int | None = None
     strategy: str = ""
+    #: A request prefilled in chunks takes two of the requests admitted (``admission.counts_twice``).
+    chunk_counts_twice: bool = True
     #: KV tokens that a running request holds ahead of its answer.
     decode_ahead_tokens: int = 1
     #: What SGLang would refuse the start with, one sentence; "" when it starts.

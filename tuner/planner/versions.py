@@ -72,6 +72,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     drops_prefill_graphs: bool
     #: Post-capture sizing exists (0.5.16).
     post_capture: bool
+    #: A request in chunks is counted by its row and in the batch (``get_num_allocatable_reqs``): with pipeline stages
+    #: alone (to 0.5.11), always (0.5.12 to 0.5.22), or not any more.
+    chunk_holds_row: Literal["pipelined", "counted", "known"]
     #: FP4 KV pays for a shared dequantisation buffer (to 0.5.21).
     fp4_workspace: bool
 
@@ -118,6 +121,7 @@ def rules_for(text: str) -> Rules:
         dedup_conv_windows=used >= (0, 5, 17),
         drops_prefill_graphs=used in ((0, 5, 16), (0, 5, 17)),
         post_capture=used >= (0, 5, 16),
+        chunk_holds_row="pipelined" if used < (0, 5, 12) else "counted" if used < (0, 5, 23) else "known",
         fp4_workspace=used < (0, 5, 22),
     )
 

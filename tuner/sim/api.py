@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tuner.sim import chat, native
 from tuner.sim.cache import pack
 from tuner.sim.journal import say
+from tuner.sim.limits import Refusal
 from tuner.sim.metrics_page import render
 from tuner.sim.requests import Request, RequestKind
-from tuner.sim.scheduler import Refusal
 from tuner.sim.service import Service, Status
 from tuner.sim.stats import HttpKey
 from tuner.sim.tokens import pieces, token_ids

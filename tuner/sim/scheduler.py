@@ -19,6 +19,7 @@ from tuner.planner.admission import (
 )
 from tuner.sim.cache import NoRoom, PrefixCache
 from tuner.sim.faults import Fault, Faults
+from tuner.sim.limits import Limits, Refusal
 from tuner.sim.requests import Request, RequestKind
 from tuner.sim.speed import FIRST_COMPILE_S, SHAPE_COMPILE_S, Speed
 from tuner.sim.stats import Stats
@@ -28,35 +29,6 @@ from tuner.sim.tokens import token_ids
 DECODE_LOG_INTERVAL = 40
 #: Decode steps that a retraction allows each request when it estimates the ratio anew.
 _RETRACT_STEPS = 20
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What bounds this server."""
-
-    max_running: int
-    chunk: int
-    policy: str
-    context_len: int
-    draft_tokens: int
-    acceptance: float
-    decode_graphs: bool
-    prefill_graphs: bool
-    max_queued: int | None
-    warmed_up: bool
-    conservativeness: float = 1.0
-    limit_shift: int = 0
-
-    def longest_request(self, kv_tokens: int) -> int:
-        """``max_req_input_len``: an input this long or longer is refused by the scheduler."""
-        return min(self.context_len - 1, kv_tokens - 1) - 5
-
-
-class Refusal(Exception):
-    """A request that is answered with an error; ``status`` is the HTTP status."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Work(msgspec.Struct, kw_only=True):
@@ -106,28 +78,9 @@ class Scheduler:
     # --- entry -----------------------------------------------------------------------------------------------------
 
     def check_length(self, prompt_tokens: int, max_new_tokens: int) -> None:
-        """Refuses what cannot be served, with the sentences of the tokenizer and of the scheduler (0.5.17)."""
-        limits = self.limits
-        shown = prompt_tokens + limits.draft_tokens
-        if shown >= limits.context_len:
-            raise Refusal(
-                f"The input ({shown} tokens) is longer than the model's context length ({limits.context_len} tokens)."
-            )
-        total = prompt_tokens + max_new_tokens
-        if total > limits.context_len:
-            raise Refusal(
-                f"Requested token count exceeds the model's maximum context length of {limits.context_len} tokens. "
-                f"You requested a total of {total} tokens: {prompt_tokens} tokens from the input messages and "
-                f"{max_new_tokens} tokens for the completion. Please reduce the number of tokens in the input "
-                "messages or the completion to fit within the limit."
-            )
-        longest = limits.longest_request(self.cache.shape.kv_tokens)
-        if prompt_tokens >= longest + limits.limit_shift:
-            raise Refusal(
-                f"Input length ({prompt_tokens} tokens) exceeds the maximum allowed length ({longest} tokens). "
-                "Use a shorter input or enable --allow-auto-truncate."
-            )
-        if limits.max_queued is not None and len(self.waiting) >= limits.max_queued:
+        """Raises Refusal for what cannot be served."""
+        self.limits.check_length(prompt_tokens, max_new_tokens, self.cache.shape.kv_tokens)
+        if self.limits.max_queued is not None and len(self.waiting) >= self.limits.max_queued:
             raise Refusal("The request queue is full.", 503)
 
     def submit(self, request: Request) -> None:

@@ -21,8 +21,9 @@ from tuner.sim.engine import CardView, Engine
 from tuner.sim.faults import Fault
 from tuner.sim.flags import Options
 from tuner.sim.journal import Output, say, uvicorn_log_config, write
+from tuner.sim.limits import Limits
 from tuner.sim.pace import Pace
-from tuner.sim.scheduler import Limits, Scheduler
+from tuner.sim.scheduler import Scheduler
 from tuner.sim.service import Built, Service, Status
 from tuner.sim.speed import Speed
 from tuner.sim.startup import Player, Processes, end, kill_self, name_of

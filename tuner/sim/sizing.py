@@ -10,10 +10,11 @@ from typing import Any, Literal
 import msgspec
 
 from tuner.planner.cells import kv_dtype
-from tuner.planner.forward import Resolved, plan_of, resolve
+from tuner.planner.forward import plan_of
 from tuner.planner.graphs import captured_sizes
 from tuner.planner.model import GIB, Plan, PlanInputs, Source, Sourced
 from tuner.planner.pools import admitted_requests, split_states
+from tuner.planner.resolve import Resolved, resolve
 from tuner.sim.cache import CacheShape, Keeping
 from tuner.sim.faults import Fault
 from tuner.sim.flags import VERSION, Options

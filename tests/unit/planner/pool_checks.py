@@ -10,9 +10,11 @@ from planner_cases import DATA, inputs_for, shape
 
 from tuner.modelcard import ModelShape, shape_from_config
 from tuner.planner import plan
-from tuner.planner.forward import charged_for, pieces_at, resolve
+from tuner.planner.forward import charged_for
 from tuner.planner.model import GIB, Source, Sourced
+from tuner.planner.pieces import pieces_at
 from tuner.planner.pools import tokens_of
+from tuner.planner.resolve import resolve
 
 GDN = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5_text", "vocab_size": 248_320}
 LINEAR = {

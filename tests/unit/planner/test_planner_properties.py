@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from planner_cases import inputs_for
 
 from tuner.planner import CannotPlan, plan
-from tuner.planner.forward import pin_draft
 from tuner.planner.model import GIB
-from tuner.planner.solve import Need, shortfalls, solve
+from tuner.planner.need import Need, shortfalls
+from tuner.planner.resolve import pin_draft
+from tuner.planner.solve import solve
 
 MODELS = (
     "qwen3.8-27b-fp8-text",

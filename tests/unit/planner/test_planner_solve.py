@@ -9,7 +9,8 @@ import pytest
 from planner_cases import inputs_for
 
 from tuner.planner import CannotPlan, PlanInputs
-from tuner.planner.solve import Need, solve
+from tuner.planner.need import Need
+from tuner.planner.solve import solve
 
 BASE = {
     "mem_fraction_static": 0.86,

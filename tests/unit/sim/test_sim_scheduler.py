@@ -15,8 +15,9 @@ from tuner.sim.answers import babble
 from tuner.sim.cache import CacheShape, Keeping, PrefixCache
 from tuner.sim.faults import parse_faults
 from tuner.sim.flags import Options
+from tuner.sim.limits import Limits, Refusal
 from tuner.sim.requests import Request, RequestKind
-from tuner.sim.scheduler import Limits, Refusal, Scheduler
+from tuner.sim.scheduler import Scheduler
 from tuner.sim.speed import Speed
 from tuner.sim.stats import Stats
 
@@ -304,7 +305,7 @@ def test_the_pool_that_the_planner_asks_for_lets_all_of_them_run_together(
 ) -> None:
     chunk = 512
     tokens = tokens_together(agents, length, answer) - (agents * length // 3 if less else 0)
-    rows = rows_needed(agents, length, chunk)
+    rows = rows_needed(agents, length, chunk, counted_twice=True)
     server = scheduler(Keeping.PLAIN, kv_tokens=tokens, max_running=rows, chunk=chunk)
     for n in range(agents):
         server.submit(request(n * 10_000, length, new=answer))
