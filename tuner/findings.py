@@ -27,6 +27,7 @@ class FindingId(StrEnum):
     POOL_BELOW_CONTEXT = "pool-below-context"
     NO_ROOM_AT_SIZING = "no-room-at-sizing"
     SLOTS_NEGATIVE = "slots-negative"
+    OOM_IN_POOLS = "oom-in-pools"
     OOM_IN_CAPTURE = "oom-in-capture"
     OOM_WHILE_SERVING = "oom-while-serving"
     HOST_MEMORY_KILL = "host-memory-kill"

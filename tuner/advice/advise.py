@@ -12,8 +12,8 @@ from tuner.advice.confirm import confirmed
 from tuner.advice.enough import enough, sentence
 from tuner.advice.model import Advice, Draft, Lever, Proposal, Question
 from tuner.advice.need import as_need, derived_need
-from tuner.planner.forward import resolve
-from tuner.planner.solve import shortfalls
+from tuner.planner.need import shortfalls
+from tuner.planner.resolve import resolve
 
 #: In the order of their levers: idle memory first, then the ratio, dtype, strategy, speculation, policy.
 _FAMILIES: tuple[Callable[[Case], Iterator[Draft]], ...] = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,10 +9,10 @@ import msgspec
 from tuner.advice.model import Question
 from tuner.advice.need import WARM_EACH
 from tuner.advice.usage import Usage
-from tuner.planner.admission import rows_needed
-from tuner.planner.forward import Resolved, pin_draft, plan, resolve
+from tuner.planner.forward import plan
 from tuner.planner.model import CannotPlan, Plan, PlanInputs
-from tuner.planner.solve import Need, slots_needed, tokens_needed
+from tuner.planner.need import Need, rows_of, slots_needed, tokens_needed
+from tuner.planner.resolve import Resolved, pin_draft, resolve
 
 #: Evictions hurt when what was evicted is at least this share of what was computed, and hits are not near all.
 _EVICTED_SHARE, _HITS_ENOUGH = 0.10, 0.95
@@ -21,8 +20,6 @@ _EVICTED_SHARE, _HITS_ENOUGH = 0.10, 0.95
 QUEUES = 0.01
 #: Hours of readings from which "was never used" means something.
 HOURS_THAT_TELL = 1.0
-#: Least that may be free at the lowest point of a start that is proposed, GiB (0.44 came up in a recording).
-LEAST_FREE_GIB = 0.4
 
 
 class Deficit(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +57,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             return 1
         if self.seen is not None:
             return self.need.agents
-        chunk = int(planned.in_force.get("chunked_prefill_size") or 0)
-        return rows_needed(self.need.agents, self.need.input_tokens, chunk)
+        return rows_of(self.need, planned)
 
     def deficit(self, planned: Plan) -> Deficit:
         """What a plan lacks, in shares; a start that does not come up lacks everything."""
@@ -196,16 +192,3 @@ def case_of(question: Question, need: Need | None) -> Case:
 
 def _lack(there: float, wanted: float) -> float:
     return min(1.0, max(0.0, 1 - there / wanted)) if wanted > 0 else 0.0
-
-
-def last_that(low: int, high: int, holds: Callable[[int], bool]) -> int | None:
-    """The last whole number from ``low`` to ``high`` that holds, where holding once lost is lost for good."""
-    if low > high or not holds(low):
-        return None
-    while low < high:
-        middle = (low + high + 1) // 2
-        if holds(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -20,7 +20,7 @@ def sentence(case: Case, proposals: Sequence[Proposal]) -> str:
     if not case.plan.fits:
         return f"These flags do not start: {case.plan.refusal}"
     if case.question.failed:
-        return f"This start did not come up: {case.question.failed.rstrip('.')}. Mend that first: the findings say how."
+        return f"This start failed: {case.question.failed.rstrip('.')}. Mend that first: the findings say how."
     free = f"{format_gib(case.plan.ready_free_gib)} stay free at ready"
     if not proposals:
         if case.deficit.total > 0:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from tuner.advice.case import HOURS_THAT_TELL, LEAST_FREE_GIB, QUEUES, Case, last_that
+from tuner.advice.case import HOURS_THAT_TELL, QUEUES, Case
 from tuner.advice.model import Draft, Lever
-from tuner.planner.model import Plan
+from tuner.planner.halving import last_that
+from tuner.planner.model import LEAST_FREE_GIB, Plan
 from tuner.units import format_gib, format_tokens
 
 _STEP = 1000

@@ -10,7 +10,7 @@ import msgspec
 from tuner.advice.usage import Usage
 from tuner.measure.model import Physics
 from tuner.planner.model import PlanInputs
-from tuner.planner.solve import Need
+from tuner.planner.need import Need
 
 
 class Lever(StrEnum):

@@ -6,7 +6,7 @@ import math
 
 from tuner.advice.model import DerivedNeed
 from tuner.advice.usage import Usage
-from tuner.planner.solve import Need
+from tuner.planner.need import Need
 from tuner.units import format_seconds, format_tokens
 
 #: Share of busy looks with a queue from which the waiting requests count as needed at once.

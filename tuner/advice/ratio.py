@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tuner.advice.case import Case, last_that
+from tuner.advice.case import Case
 from tuner.advice.model import Draft, Lever
 from tuner.advice.need import WARM_EACH, requests_text
+from tuner.planner.halving import last_that
 from tuner.planner.model import Plan
 from tuner.units import format_tokens
 

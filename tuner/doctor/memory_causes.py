@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from tuner.doctor.case import LogCase, Seen, finding
 from tuner.doctor.sizing_causes import REFUSALS
@@ -22,6 +23,7 @@ _LACKED = re.compile(
     r"Tried to allocate (?P<tried>[\d.]{1,9}) (?P<unit>[MG])iB.{0,200}? of which (?P<free>[\d.]{1,9}) (?P<unit2>[MG])iB"
 )
 _OTHER_PROCESS = re.compile(r"Process (?P<pid>\d{1,9}) has (?P<gib>\d{1,4}(?:\.\d+)?) GiB memory in use")
+_CAPTURING = re.compile(r"Capture (?:\w+ )?(?:cuda )?graph failed|cuda_graph_runner|Capturing batches", re.IGNORECASE)
 _UNBALANCED = re.compile(r"memory capacity is unbalanced")
 _RUN_OOM = re.compile(
     r"(?:Prefill|Decode) out of memory\. Try to lower|alloc_req_slots runs out of memory|"
@@ -82,14 +84,7 @@ def out_of_memory(case: LogCase) -> Finding | None:
             remedy="Lower max_running_requests or chunked_prefill_size, or give the KV pool more.",
         )
     if case.reached in (Phase.LAUNCHING, Phase.LOADING):
-        return finding(
-            FindingId.OOM_WHILE_LOADING,
-            Severity.FATAL,
-            "The card was full before the weights were loaded.",
-            evidence=evidence,
-            remedy="Free the card, or use smaller weights (a checkpoint that is quantised already) or more cards; "
-            "flags of the pools do not help here.",
-        )
+        return _oom_while_loading(case, evidence)
     lower = _lower_fraction(case, seen)
     if case.reached in (Phase.BINDING, Phase.WARMING, Phase.READY):
         return finding(
@@ -100,6 +95,51 @@ def out_of_memory(case: LogCase) -> Finding | None:
             remedy="Lower mem_fraction_static a little, or chunked_prefill_size; keep the headroom line.",
             flags=lower,
         )
+    if case.reached is Phase.SIZING and not case.find(_CAPTURING):
+        return _oom_in_pools(case, evidence, lower)
+    return _oom_in_capture(case, evidence, lower)
+
+
+def _oom_while_loading(case: LogCase, evidence: Sequence[str]) -> Finding:
+    if case.reached is Phase.LAUNCHING and case.facts.free_before_gib is None and not case.facts.server_args:
+        return finding(
+            FindingId.OOM_WHILE_LOADING,
+            Severity.FATAL,
+            "The card ran out of memory, and these lines do not say in which phase of the start.",
+            evidence=evidence,
+            remedy="Give the log from its first line on: while loading only a free card or smaller weights help, later "
+            "a lower mem_fraction_static.",
+        )
+    return finding(
+        FindingId.OOM_WHILE_LOADING,
+        Severity.FATAL,
+        "The card was full before the weights were loaded.",
+        evidence=evidence,
+        remedy="Free the card, or use smaller weights (a checkpoint that is quantised already) or more cards; "
+        "flags of the pools do not help here.",
+    )
+
+
+def _oom_in_pools(case: LogCase, evidence: Sequence[str], lower: dict[str, float]) -> Finding:
+    if case.facts.free_after_pools_gib is None:
+        title = "The card ran out of memory while the pools were allocated, before any graph was captured."
+    else:
+        title = (
+            "The card ran out of memory after the pools, before any graph was captured: the draft's pool and "
+            "the workspaces of the backends lie outside them."
+        )
+    return finding(
+        FindingId.OOM_IN_POOLS,
+        Severity.FATAL,
+        title,
+        evidence=evidence,
+        remedy="Lower mem_fraction_static by what was lacking; if the plan shows room enough, something else took "
+        "memory of this card meanwhile.",
+        flags=lower,
+    )
+
+
+def _oom_in_capture(case: LogCase, evidence: Sequence[str], lower: dict[str, float]) -> Finding:
     states = (case.facts.spec_state_gib or 0.0) + (case.facts.spec_conv_gib or 0.0)
     draft = "" if states < 1 else f" The drafts' states take {format_gib(states)}: fewer requests or drafts free them."
     return finding(

@@ -13,7 +13,7 @@ from tuner.doctor.sizes import more_kv, pools_of_plan
 from tuner.doctor.upstream import host_tier_fault
 from tuner.findings import Finding, FindingId, Severity
 from tuner.modelcard import Family
-from tuner.planner.model import GIB, Plan, PlanInputs
+from tuner.planner.model import GIB, LEAST_FREE_GIB, Plan, PlanInputs
 from tuner.planner.preflight import flag_conflicts
 from tuner.planner.strategy import NO_BUFFER, RADIX_OFF, UNRESOLVED
 from tuner.units import format_gib, format_tokens
@@ -77,15 +77,18 @@ def _requests_capped(inputs: PlanInputs, plan: Plan) -> Finding | None:
             remedy="Give the KV pool more memory, or ask for fewer requests.",
         )
     wanted = asked * per_request + 1
+    pinned = bool(inputs.flags.get("max_mamba_cache_size"))
     in_16_bit = inputs.flags.get("mamba_ssm_dtype") in ("bfloat16", "float16")
     return finding(
         FindingId.REQUESTS_CAPPED_BY_SLOTS,
         Severity.WARNING,
         f"The state slots admit {admitted} requests at once, {asked} are asked.",
         evidence=(f"{plan.mamba_slots} slots, {per_request} per request; {wanted} slots would serve {asked}",),
-        remedy="Keep states in bfloat16, raise mamba_full_memory_ratio, or pin max_mamba_cache_size: "
+        remedy=f"Pin max_mamba_cache_size at {wanted}: pinned slots grow by nothing else."
+        if pinned
+        else "Keep states in bfloat16, raise mamba_full_memory_ratio, or pin max_mamba_cache_size: "
         "each slot takes its bytes from KV.",
-        flags={"max_mamba_cache_size": wanted} if in_16_bit else {"mamba_ssm_dtype": "bfloat16"},
+        flags={"max_mamba_cache_size": wanted} if pinned or in_16_bit else {"mamba_ssm_dtype": "bfloat16"},
     )
 
 
@@ -136,21 +139,43 @@ def _ratio_misfit(_inputs: PlanInputs, plan: Plan) -> Finding | None:
 
 def _low_headroom(inputs: PlanInputs, plan: Plan) -> Finding | None:
     line = plan.headroom_line_gib
-    if not plan.fits or plan.ready_free_gib >= line:
+    if not plan.fits:
         return None
-    fraction = as_number(plan.in_force.get("mem_fraction_static", inputs.flags.get("mem_fraction_static")))
-    before = inputs.free_before.gib
-    lower = None
-    if fraction is not None and before > 0:
-        lower = math.floor((fraction - (line - plan.ready_free_gib) / before) * 100) / 100
+    if plan.ready_free_gib >= line:
+        return _low_start(inputs, plan)
     return finding(
         FindingId.LOW_HEADROOM,
         headroom_severity(plan.ready_free_gib, line),
         f"Only {format_gib(plan.ready_free_gib)} would stay free, {format_gib(line)} are wanted.",
         evidence=(f"lowest point of the start: {format_gib(plan.lowest_free_gib)} free",),
         remedy="Lower mem_fraction_static: long prompts and compilations take memory outside the pools.",
-        flags={"mem_fraction_static": lower} if lower is not None and lower > 0.1 else {},
+        flags=_fraction_less(inputs, plan, line - plan.ready_free_gib),
     )
+
+
+def _low_start(inputs: PlanInputs, plan: Plan) -> Finding | None:
+    if plan.lowest_free_gib >= LEAST_FREE_GIB:
+        return None
+    return finding(
+        FindingId.LOW_HEADROOM,
+        Severity.WARNING,
+        f"Only {format_gib(plan.lowest_free_gib)} would be free at the lowest point of the start.",
+        evidence=(
+            f"free at ready: {format_gib(plan.ready_free_gib)}; no start was seen that came up from less than "
+            f"{format_gib(LEAST_FREE_GIB)}",
+        ),
+        remedy="Lower mem_fraction_static a little: whatever else takes that much of the card ends such a start.",
+        flags=_fraction_less(inputs, plan, LEAST_FREE_GIB - plan.lowest_free_gib),
+    )
+
+
+def _fraction_less(inputs: PlanInputs, plan: Plan, gib: float) -> dict[str, float]:
+    """The fraction that leaves so much more free; empty where none is known."""
+    fraction = as_number(plan.in_force.get("mem_fraction_static", inputs.flags.get("mem_fraction_static")))
+    if fraction is None or inputs.free_before.gib <= 0:
+        return {}
+    lower = math.floor((fraction - gib / inputs.free_before.gib) * 100) / 100
+    return {"mem_fraction_static": lower} if lower > 0.1 else {}
 
 
 def _spec_eats_pool(inputs: PlanInputs, plan: Plan) -> Finding | None:

@@ -72,9 +72,13 @@ def requests_capped(case: LogCase) -> Finding | None:
     wanted = int(asked) * per_request + 1 if asked and per_request and asked <= 4096 else None
     if slots is not None:
         evidence.append(f"{slots} state slots, {per_request} for each request")
-    remedy = "Keep states in bfloat16, raise mamba_full_memory_ratio, or pin max_mamba_cache_size"
-    if wanted:
-        remedy += f" at {wanted} (requests x slots per request + 1)"
+    at = f" at {wanted} (requests x slots per request + 1)" if wanted else ""
+    if case.number("max_mamba_cache_size"):
+        remedy = f"Pin max_mamba_cache_size{at or ' higher'}: pinned slots grow by nothing else"
+    else:
+        narrower = "" if _in_16_bit(case) else "Keep states in bfloat16, "
+        raised = "raise" if narrower else "Raise"
+        remedy = f"{narrower}{raised} mamba_full_memory_ratio, or pin max_mamba_cache_size{at}"
     return finding(
         FindingId.REQUESTS_CAPPED_BY_SLOTS,
         Severity.WARNING,
@@ -102,9 +106,13 @@ def _capped_by_kv(asked: float, admitted: int, evidence: list[str]) -> Finding:
 
 
 def _more_slots(case: LogCase, wanted: int | None) -> dict[str, object]:
-    if case.argument("mamba_ssm_dtype") not in ("bfloat16", "float16"):
+    if not _in_16_bit(case) and not case.number("max_mamba_cache_size"):
         return {"mamba_ssm_dtype": "bfloat16"}
     return {"max_mamba_cache_size": wanted} if wanted else {}
+
+
+def _in_16_bit(case: LogCase) -> bool:
+    return case.argument("mamba_ssm_dtype") in ("bfloat16", "float16")
 
 
 def slots_not_as_asked(case: LogCase) -> Finding | None:

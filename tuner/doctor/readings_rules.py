@@ -237,7 +237,7 @@ def _no_hits(case: Watched) -> Finding | None:
         FindingId.PREFIX_CACHE_OFF,
         Severity.WARNING if flags else Severity.NOTE,
         f"Of {format_tokens(int(tokens))} prompt tokens none came from the prefix cache.",
-        evidence=(f"hit ratio since the start: {ratio:.3f}", f"strategy: {strategy or 'not set'}"),
+        evidence=(f"prefix hit ratio since the start: {ratio:.3f}", f"strategy: {strategy or 'not set'}"),
         remedy="If your prompts share a beginning, set mamba_radix_cache_strategy to extra_buffer by name: without it "
         "states are kept at ends of chunks only."
         if without_buffer and not off
@@ -331,7 +331,7 @@ def _thrash(case: Watched) -> Finding | None:
         Severity.WARNING,
         f"The prefix cache gives up what it has just computed: {format_tokens(evicted)} tokens evicted, "
         f"{format_tokens(int(computed))} computed.",
-        evidence=(f"hit ratio since the start: {ratio:.2f}", *_kv_line(case.now)),
+        evidence=(f"prefix hit ratio since the start: {ratio:.2f}", *_kv_line(case.now)),
         remedy="Try schedule_policy lpm, give KV more, or run fewer conversations at once.",
         flags={} if case.flags.get("schedule_policy") == "lpm" else {"schedule_policy": "lpm"},
     )

@@ -11,9 +11,9 @@ from tuner.doctor.plan_rules import plan_findings
 from tuner.findings import Finding, Severity
 from tuner.flags import lookup
 from tuner.planner import plan as make_plan
-from tuner.planner.forward import pin_draft
 from tuner.planner.model import CannotPlan, Plan, PlanInputs
 from tuner.planner.preflight import flag_conflicts
+from tuner.planner.resolve import pin_draft
 from tuner.recipe.shell import quoted
 
 

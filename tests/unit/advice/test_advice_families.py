@@ -11,7 +11,7 @@ from advice_cases import AFTER_WITH_DRAFT, ask, effect, ids, inputs, look, named
 from tuner.advice import Tried, Usage, advise
 from tuner.measure.model import Physics, SpeedPoint
 from tuner.planner import plan
-from tuner.planner.solve import Need
+from tuner.planner.need import Need
 
 HYBRID: dict[str, Any] = {
     "mamba_ssm_dtype": "bfloat16",
@@ -344,7 +344,7 @@ def test_a_model_without_states_is_advised_too() -> None:
 def test_a_start_that_died_of_something_else_is_left_to_the_findings() -> None:
     advice = advise(ask(inputs(**HYBRID | {"mem_fraction_static": 0.75}), failed="A kernel crashed."))
     assert not advice.enough and advice.proposals == ()
-    assert advice.sentence == "This start did not come up: A kernel crashed. Mend that first: the findings say how."
+    assert advice.sentence == "This start failed: A kernel crashed. Mend that first: the findings say how."
 
 
 def test_a_start_without_room_for_pools_is_told_to_take_more() -> None:

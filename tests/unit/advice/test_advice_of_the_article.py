@@ -1,4 +1,4 @@
-"""Forty-six hours of readings like those of field article B lead to what the article did, in the issue's order.
+"""Forty-six hours of readings like those of field article B lead to what the article did, in its order.
 
 The notes on the article say that 46 hours of metrics "gave eight ranked improvements at once", not which. What it did
 from r01 to r15, and what it says that no flag mends, are eight things; they are the ones looked for here:
@@ -25,8 +25,8 @@ from article_series import LONGEST, looks
 
 from tuner.advice import Lever, advise
 from tuner.planner import plan
-from tuner.planner.forward import pin_draft
 from tuner.planner.model import PlanInputs
+from tuner.planner.resolve import pin_draft
 
 IN_THE_ARTICLES_ORDER = [
     "raise-fraction",

@@ -14,10 +14,10 @@ from tuner.findings import Severity
 from tuner.flags import is_in, lookup
 from tuner.modelfile import load_shape
 from tuner.planner import CannotPlan, plan
-from tuner.planner.forward import pin_draft
 from tuner.planner.model import PlanInputs, Source, Sourced
+from tuner.planner.need import Need, shortfalls
 from tuner.planner.preflight import flag_conflicts
-from tuner.planner.solve import Need, shortfalls
+from tuner.planner.resolve import pin_draft
 
 MODELS = (
     "qwen3.8-27b-fp8-text",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from advice_cases import inputs, look
 from article_series import looks
@@ -16,11 +17,13 @@ from tuner.cli import main
 from tuner.cli.advise import run_line
 from tuner.measure.model import Physics
 from tuner.paths import Home, find_preset
+from tuner.planner.need import Need
 from tuner.recipe import load, merge_set
-from tuner.recipe.model import Recipe
+from tuner.recipe.model import Recipe, TunerSettings
 from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
 from tuner.session.advising import advised_round, question
+from tuner.session.needs import stated_need
 
 
 @pytest.fixture
@@ -87,14 +90,36 @@ def test_json_has_every_field(home: Home) -> None:
     [
         ((), "The history is empty: run a first round with tuner run."),
         (("r4",), "There is no round r4"),
-        (("--agents", "2"), "Give --input too"),
-        (("--headroom", "3"), "Give --input and --agents too"),
         (("--input", "ten"), "is not a number of tokens"),
     ],
 )
 def test_wrong_use_is_one_sentence(home: Home, words: tuple[str, ...], sentence: str) -> None:
     status, out, err = run(*words)
     assert status == 2 and sentence in out + err and "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("words", [("--agents", "2"), ("--headroom", "3")])
+def test_a_need_is_an_input_first(home: Home, words: tuple[str, ...]) -> None:
+    with History(home.database) as history:
+        kept(history, demo())
+    status, out, err = run(*words)
+    assert status == 2 and "Give --input too, or need_input_tokens in [tuner]" in out + err
+
+
+def test_the_recipe_may_state_the_need_and_options_go_before_it(home: Home) -> None:
+    need: dict[str, int] = {"need_input_tokens": 120_000, "need_agents": 2, "need_warm_prefixes": 3}
+    stated = TunerSettings(**need)
+    with History(home.database) as history:
+        recipe = msgspec.structs.replace(demo(), tuner=msgspec.structs.replace(demo().tuner, **need))
+        round_ = kept(history, recipe)
+        # What the Doctor screen asks, too.
+        assert question(history, round_, inputs(**recipe.flags)).need == stated_need(stated)
+        given = Need(input_tokens=1, agents=1)
+        assert question(history, round_, inputs(**recipe.flags), given).need == given
+    said = json.loads(run("--json")[1])["need"]
+    assert (said["input_tokens"], said["agents"], said["warm_prefixes"]) == (120_000, 2, 3)
+    said = json.loads(run("--agents", "1", "--warm-prefixes", "0", "--json")[1])["need"]
+    assert (said["input_tokens"], said["agents"], said["warm_prefixes"]) == (120_000, 1, 0)
 
 
 def test_the_round_meant_is_the_running_one_else_the_newest_that_came_up(home: Home) -> None:

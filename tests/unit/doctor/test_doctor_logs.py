@@ -1,4 +1,4 @@
-# ruff: noqa: E501  (log lines stay as printed)
+# ruff: noqa: E501, W291  (log lines stay as printed)
 """Findings of the recordings and of the texts that the field reports quote."""
 
 import json
@@ -139,12 +139,14 @@ DEATHS = [
         "no-room-at-sizing",
     ),
     (STARTED + CRASH.format(error=OOM), "oom-while-loading"),
+    (LOADED + CRASH.format(error=OOM), "oom-in-pools"),
+    (POOLS + "[2026-01-01 00:00:03] Memory pool end. avail mem=0.30 GB\n" + CRASH.format(error=OOM), "oom-in-pools"),
     (POOLS + CRASH.format(error=f"Exception: Capture cuda graph failed: {OOM}"), "oom-in-capture"),
     (
         POOLS
         + CRASH.format(error=OOM)
         + "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause is the OS OOM killer.",
-        "oom-in-capture",
+        "oom-in-pools",
     ),
     (SERVING + CRASH.format(error=OOM), "oom-while-serving"),
     (
@@ -479,3 +481,89 @@ def test_hardly_any_facts_are_no_trouble(facts):
     for tail in ([], ["x"], ["\x1b[0m", "CUDA out of memory"]):
         diagnose_log(facts, tail)
     assert POOL_RULES
+
+
+def test_pinned_slots_are_not_said_to_grow_by_narrower_states_or_a_ratio():
+    pinned = {"max_mamba_cache_size": 64, "max_running_requests": 16}
+    capped = "max_running_requests is capped to 12 by the mamba state cache (max_mamba_cache_size=64, 5 state slots per request)."
+    (found,) = diagnose(capped, asked=pinned)
+    assert found.id == FindingId.REQUESTS_CAPPED_BY_SLOTS
+    assert found.flags == {"max_mamba_cache_size": 81}
+    assert "bfloat16" not in found.remedy and "ratio" not in found.remedy
+    (found,) = diagnose(capped, asked={"mamba_ssm_dtype": "bfloat16", "max_running_requests": 16})
+    assert found.flags == {"max_mamba_cache_size": 81} and found.remedy.startswith("Raise mamba_full_memory_ratio")
+
+
+def test_running_out_of_memory_is_told_with_the_phase_it_struck_in():
+    (pools,) = diagnose(LOADED + CRASH.format(error=OOM))
+    assert "while the pools were allocated, before any graph" in pools.title
+    (after,) = diagnose(POOLS + "[2026-01-01 00:00:03] Memory pool end. avail mem=0.30 GB\n" + CRASH.format(error=OOM))
+    assert "after the pools, before any graph" in after.title
+    assert pools.flags["mem_fraction_static"] == after.flags["mem_fraction_static"] == 0.88
+    (alone,) = diagnose(OOM)
+    assert "do not say in which phase" in alone.title and not alone.flags
+
+
+HEALTHY = {
+    # Lines as each version prints them, numbers of one 27B server with room enough.
+    "0.5.9": """[2026-02-01 10:00:00] server_args=ServerArgs(model_path='m', mem_fraction_static=0.8, max_running_requests=8, mamba_ssm_dtype='bfloat16', mamba_scheduler_strategy='extra_buffer', enable_metrics=True, context_length=131072, host='127.0.0.1', port=30000)
+[2026-02-01 10:00:05] Init torch distributed ends. elapsed=0.40 s, mem usage=0.11 GB
+[2026-02-01 10:00:05] Load weight begin. avail mem=78.10 GB
+[2026-02-01 10:00:30] Load weight end. elapsed=24.10 s, type=Qwen3_5ForConditionalGeneration, dtype=torch.bfloat16, avail mem=49.80 GB, mem usage=28.30 GB.
+[2026-02-01 10:00:30] Using KV cache dtype: torch.bfloat16
+[2026-02-01 10:00:31] Mamba Cache is allocated. max_mamba_cache_size: 60, conv_state size: 0.17GB, ssm_state size: 4.29GB 
+[2026-02-01 10:00:31] KV Cache is allocated. #tokens: 480000, K size: 14.65 GB, V size: 14.65 GB
+[2026-02-01 10:00:31] Memory pool end. avail mem=15.40 GB
+[2026-02-01 10:00:31] Using hybrid linear attention backend for hybrid GDN models.
+[2026-02-01 10:00:32] Capture cuda graph begin. This can take up to several minutes. avail mem=15.30 GB
+[2026-02-01 10:00:32] Capture cuda graph bs [1, 2, 4, 8]
+[2026-02-01 10:00:40] Capture cuda graph end. Time elapsed: 8.20 s. mem usage=0.61 GB. avail mem=14.69 GB.
+[2026-02-01 10:00:41] Setup Custom allreduce failed with x. To silence this warning, specify --disable-custom-all-reduce explicitly.
+[2026-02-01 10:00:41] max_total_num_tokens=480000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=8, context_len=131072, available_gpu_mem=9.60 GB
+[2026-02-01 10:00:50] The server is fired up and ready to roll!
+[2026-02-01 10:01:00] Prefill batch, #new-seq: 1, #new-token: 512, #cached-token: 0, full token usage: 0.01, mamba usage: 0.05, #running-req: 0, #queue-req: 0, 
+[2026-02-01 10:01:01] Decode batch, #running-req: 1, #full token: 540, full token usage: 0.01, mamba num: 3, mamba usage: 0.05, cuda graph: True, gen throughput (token/s): 41.10, #queue-req: 0
+""",
+    "0.5.14": """[2026-05-01 10:00:00 TP0] server_args=ServerArgs(model_path='m', tp_size=2, mem_fraction_static=0.85, max_running_requests=8, mamba_ssm_dtype='bfloat16', mamba_radix_cache_strategy='extra_buffer', enable_metrics=True, context_length=131072, host='127.0.0.1', port=30000)
+[2026-05-01 10:00:05 TP1] Init torch distributed ends. elapsed=0.40 s, mem usage=0.11 GB
+[2026-05-01 10:00:05 TP0] Load weight begin. avail mem=46.80 GB
+[2026-05-01 10:00:05 TP1] Load weight begin. avail mem=46.80 GB
+[2026-05-01 10:00:30 TP1] Load weight end. elapsed=24.10 s, type=Qwen3_5ForConditionalGeneration, quant=fp8, fmt=e4m3, avail mem=32.70 GB, mem usage=14.10 GB.
+[2026-05-01 10:00:30 TP0] Load weight end. elapsed=24.10 s, type=Qwen3_5ForConditionalGeneration, quant=fp8, fmt=e4m3, avail mem=32.70 GB, mem usage=14.10 GB.
+[2026-05-01 10:00:31 TP0] Mamba Cache is allocated. max_mamba_cache_size: 60, conv_state size: 0.09GB, ssm_state size: 2.15GB 
+[2026-05-01 10:00:31 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 700000, K size: 10.68 GB, V size: 10.68 GB
+[2026-05-01 10:00:31 TP0] Memory pool end. avail mem=8.90 GB
+[2026-05-01 10:00:32 TP0] Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs=1, bs=[1, 2, 4, 8], avail mem=8.80 GB
+[2026-05-01 10:00:40 TP0] Capture target decode CUDA graph end. elapsed=8.20 s, mem usage=0.61 GB, avail mem=8.19 GB.
+[2026-05-01 10:00:41 TP0] Disable prefill CUDA graph because of nothing in particular
+[2026-05-01 10:00:41 TP0] Tree cache initialized: source=default impl=MambaRadixCache hybrid_swa=False hybrid_ssm=True hierarchical=False
+[2026-05-01 10:00:41 TP0] max_total_num_tokens=700000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=8, context_len=131072, available_gpu_mem=8.10 GB
+[2026-05-01 10:00:50] The server is fired up and ready to roll!
+[2026-05-01 10:01:00 TP0] Prefill batch, #new-seq: 1, #new-token: 512, #cached-token: 8192, full token usage: 0.01, mamba usage: 0.05, #running-req: 0, #queue-req: 0, #pending-token: 0, cuda graph: False
+""",
+    "0.5.23": """[2026-11-01 10:00:00] server_args=ServerArgs(model_path='m', mem_fraction_static=0.85, max_running_requests=8, mamba_ssm_dtype='bfloat16', mamba_radix_cache_strategy='extra_buffer', enable_metrics=True, context_length=131072, host='127.0.0.1', port=30000)
+[2026-11-01 10:00:05] Load weight begin. avail mem=78.10 GB
+[2026-11-01 10:00:30] Load weight end. elapsed=24.10 s, type=Qwen3_5ForConditionalGeneration, quant=auto-round, bits=4, avail mem=59.80 GB, mem usage=18.30 GB.
+[2026-11-01 10:00:30] Load weight end. Committed real weights after CUDA graph capture in 0.10 s (capture overlap window 1.00 s, startup overlap total 2.00 s)
+[2026-11-01 10:00:30] Reserving 0.50 GB of the KV budget for post-sizing multimodal allocations (feature-transport pools + embedding cache).
+[2026-11-01 10:00:31] Mamba Cache is allocated. max_mamba_cache_size: 60, conv_state size: 0.17GB, ssm_state size: 4.29GB 
+[2026-11-01 10:00:31] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 700000, K size: 21.36 GB, V size: 21.36 GB
+[2026-11-01 10:00:31] Memory pool end. avail mem=10.40 GB
+[2026-11-01 10:00:31] Linear attention kernel backend: decode=triton, prefill=triton, verify=triton
+[2026-11-01 10:00:31] GDN kernel dispatcher: decode=TritonGDNKernel, extend=TritonGDNKernel, verify=TritonGDNKernel packed_decode=True
+[2026-11-01 10:00:32] Capture target decode CUDA graph begin. backend=full, num_tokens_per_req=1, bs=[1, 2, 4, 8], avail mem=10.30 GB
+[2026-11-01 10:00:40] Capture target decode CUDA graph end. elapsed=8.20 s, mem usage=0.61 GB, avail mem=9.69 GB.
+[2026-11-01 10:00:41] Tree cache initialized: source=default impl=UnifiedRadixCache hybrid_swa=False hybrid_ssm=True hicache_attached=False
+[2026-11-01 10:00:41] max_total_num_tokens=700000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=8, context_len=131072, available_gpu_mem=9.60 GB
+[2026-11-01 10:00:50] The server is fired up and ready to roll!
+[2026-11-01 10:01:01] Decode batch, #running-req: 1, #full token: 540, full token usage: 0.01, mamba num: 3, mamba usage: 0.05, cuda graph: True, gen throughput (token/s): 41.10, #queue-req: 0
+""",
+}
+
+
+@pytest.mark.parametrize("version", sorted(HEALTHY))
+def test_a_healthy_log_of_any_version_raises_no_alarm(version):
+    assert [found for found in diagnose(HEALTHY[version]) if found.severity is not Severity.NOTE] == []
+    # A server that is asked to stop is no death either.
+    stopped = HEALTHY[version] + "[2026-12-01 10:02:00] Gracefully exiting... Remaining number of requests 0.\n"
+    assert [found for found in diagnose(stopped) if found.severity is not Severity.NOTE] == []

@@ -11,7 +11,7 @@ from tuner.doctor import diagnose_plan, diagnose_round
 from tuner.findings import FindingId, Severity
 from tuner.modelcard import shape_from_config
 from tuner.planner import plan
-from tuner.planner.model import PlanInputs, Source, Sourced
+from tuner.planner.model import LEAST_FREE_GIB, PlanInputs, Source, Sourced
 from tuner.serverlog.model import BootFacts
 
 SHAPES = Path(shapes.__file__).parent
@@ -53,6 +53,25 @@ def test_the_articles_r15_is_tight_and_pays_for_speculation_but_runs():
     assert set(ids) == {FindingId.LOW_HEADROOM, FindingId.POOL_BELOW_CONTEXT, FindingId.SPEC_EATS_POOL}
     assert ids[FindingId.POOL_BELOW_CONTEXT].severity == Severity.NOTE
     assert ids[FindingId.LOW_HEADROOM].flags["mem_fraction_static"] < 0.98
+
+
+def test_a_start_that_comes_near_to_its_end_is_warned_of_though_much_is_free_at_ready():
+    # Without graphs 4.6 GiB come back after sizing: 5 GiB are free at ready, and on the way there hardly any.
+    flags = R15 | {"disable_cuda_graph": True}
+    near = found(flags | {"mamba_full_memory_ratio": 0.118})[FindingId.LOW_HEADROOM]
+    assert near.severity is Severity.WARNING
+    assert near.title == "Only 0.22 GiB would be free at the lowest point of the start."
+    assert near.flags == {"mem_fraction_static": 0.97}
+    mended = inputs(flags | {"mamba_full_memory_ratio": 0.118} | near.flags)
+    assert plan(mended).lowest_free_gib >= LEAST_FREE_GIB
+    # As low as the recordings came up from: 0.44 GiB.
+    assert FindingId.LOW_HEADROOM not in found(flags)
+
+
+def test_pinned_slots_are_not_mended_by_narrower_states():
+    ids = found(R01 | {"max_mamba_cache_size": 6, "max_running_requests": 5, "mamba_ssm_dtype": "float32"})
+    assert ids[FindingId.REQUESTS_CAPPED_BY_SLOTS].flags == {"max_mamba_cache_size": 26}
+    assert "bfloat16" not in ids[FindingId.REQUESTS_CAPPED_BY_SLOTS].remedy
 
 
 def test_a_fraction_below_the_weights_is_refused_before_the_start():

@@ -8,7 +8,7 @@ from test_doctor_plans import R01, R15, inputs
 from tuner.doctor import diagnose_plan, plan_after, set_words, with_remedies, with_remedy
 from tuner.findings import Finding, FindingId, Severity
 from tuner.planner import plan
-from tuner.planner.forward import pin_draft
+from tuner.planner.resolve import pin_draft
 
 
 def a_finding(flags: dict[str, Any], kind: FindingId = FindingId.LOW_HEADROOM) -> Finding:
