@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -163,8 +162,3 @@ def _tensor_sizes(shard: Path) -> dict[str, int]:
 
 def _is_offset(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-
-
-def per_rank_gib(total_bytes: int, ranks: int) -> float:
-    """GiB on each of ``ranks`` cards when the tensors are split evenly; embeddings and experts are split too."""
-    return total_bytes / max(1, ranks) / math.pow(2, 30)

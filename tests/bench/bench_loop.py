@@ -127,6 +127,16 @@ async def resized(pilot: Pilot[None]) -> None:
         await pilot.pause(0.3)
 
 
+def on_screen(opens: str, act: Callable[[Pilot[None]], Awaitable[None]]) -> Callable[[Pilot[None]], Awaitable[None]]:
+    """The same on the screen that these keys open."""
+
+    async def there(pilot: Pilot[None]) -> None:
+        await keys(*opens, settle=0.6)(pilot)
+        await act(pilot)
+
+    return there
+
+
 INTERACTIONS: tuple[tuple[str, Callable[[Pilot[None]], Awaitable[None]]], ...] = (
     ("at rest, 3 s", keys(settle=3.0)),
     ("drag the ratio slider", drag),
@@ -176,7 +186,13 @@ INTERACTIONS: tuple[tuple[str, Callable[[Pilot[None]], Awaitable[None]]], ...] =
     ("back to tune", keys("1", settle=1.0)),
     ("all screens, fast", keys(*"23456", "1", times=3, settle=1.0)),
     ("light and dark", keys("T", "T", settle=1.0)),
+    ("the other screens in the light", keys("T", *"1234567", "1", settle=0.6)),
+    ("dark again, with a dialog open", keys("R", "T", "escape", settle=0.6)),
     ("other sizes of the terminal", resized),
+    ("other sizes, rounds listed", on_screen("2", resized)),
+    ("other sizes, two compared", on_screen("3", resized)),
+    ("other sizes, log", on_screen("4", resized)),
+    ("other sizes, live", on_screen("7", resized)),
 )
 
 

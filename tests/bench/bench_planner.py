@@ -16,7 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "planner"))
 from planner_cases import inputs_for
 
 from tuner.planner import plan
-from tuner.planner.solve import Need, solve
+from tuner.planner.need import Need
+from tuner.planner.solve import solve
 
 FLAGS = {
     "mem_fraction_static": 0.98,

@@ -12,9 +12,11 @@ from tuner.cli.amounts import Gib, Tokens
 from tuner.cli.named import find_round
 from tuner.cli.output import DONE, UsageProblem, command, json_option, print_json, say
 from tuner.paths import Home
-from tuner.planner.solve import Need
+from tuner.planner.need import Need
+from tuner.recipe.model import TunerSettings
 from tuner.rounds.model import Round
 from tuner.session.advising import advised_round
+from tuner.session.needs import Stated
 from tuner.session.session import Session
 from tuner.units import format_gib, format_tokens
 
@@ -32,7 +34,9 @@ _EFFECTS = {
 @click.argument("name", required=False, metavar="[rN]")
 @click.option("--input", "input_tokens", type=Tokens(), metavar="TOKENS", help="Longest input: 90K.")
 @click.option("--agents", type=click.IntRange(min=1), metavar="N", help="Agents that run at once.")
-@click.option("--warm-prefixes", type=click.IntRange(min=0), metavar="M", help="Conversations to keep warm beside.")
+@click.option(
+    "--warm-prefixes", type=click.IntRange(min=0), metavar="M", help="Conversations to keep warm beside those that run."
+)
 @click.option("--output", "output_tokens", type=Tokens(), metavar="TOKENS", help="Longest answer, beside the input.")
 @click.option("--headroom", type=Gib(), metavar="GIB", help="VRAM to leave free at ready; the recipe's unless set.")
 @json_option
@@ -48,12 +52,19 @@ def advise_command(
 ) -> int:
     """Rank what to try after a round (the running one unless named), with reason, effect and price.
 
-    Without --input and --agents the need is read off the round's readings.
+    Without --input and --agents the need is the one in the recipe's [tuner] table, else read off the round's readings.
     """
-    need = _need(input_tokens, agents, warm_prefixes, output_tokens, headroom)
+    asked = Stated(
+        input_tokens=input_tokens,
+        agents=agents,
+        warm_prefixes=warm_prefixes,
+        output_tokens=output_tokens,
+        headroom_gib=headroom,
+    )
     session = Session(Home.find())
     try:
         round_ = _round(session, name)
+        need = _need(asked, round_.recipe.tuner)
         advice = session.advise(round_, need)
     finally:
         session.close()
@@ -64,22 +75,11 @@ def advise_command(
     return DONE
 
 
-def _need(
-    tokens: int | None, agents: int | None, warm: int | None, output: int | None, headroom: float | None
-) -> Need | None:
-    if tokens is None and agents is None:
-        if warm is not None or output is not None or headroom is not None:
-            raise click.UsageError("Give --input and --agents too: a need is inputs and agents first.")
-        return None
-    if tokens is None:
-        raise click.UsageError("Give --input too: how long the longest input is.")
-    return Need(
-        input_tokens=tokens,
-        agents=agents or 1,
-        warm_prefixes=warm or 0,
-        output_tokens=output or 1,
-        headroom_gib=headroom,
-    )
+def _need(asked: Stated, settings: TunerSettings) -> Need | None:
+    need = asked.over(settings).need()
+    if need is None and asked != Stated():
+        raise click.UsageError("Give --input too, or need_input_tokens in [tuner]: how long the longest input is.")
+    return need
 
 
 def _round(session: Session, name: str | None) -> Round:

@@ -13,20 +13,22 @@ import msgspec
 
 from tuner.cli.amounts import Gib, Tokens
 from tuner.cli.named import recipe_named
+from tuner.cli.needs import needed
 from tuner.cli.output import DONE, FAILED, command, fail, json_option, print_json, say
 from tuner.cli.progress import narrator
 from tuner.modelcard import ModelError
 from tuner.paths import Home
 from tuner.planner.model import CannotPlan
-from tuner.planner.solve import Need
 from tuner.recipe.model import SIMULATOR, Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
 from tuner.server.model import StartRefused
 from tuner.session.auto.fleet import recipes_for
+from tuner.session.auto.latency import times_words
 from tuner.session.auto.model import AutoOutcome, AutoRound, Goal
-from tuner.session.events import AutoNews, Event
+from tuner.session.events import AutoNews, Event, Publish
+from tuner.session.needs import Stated
 from tuner.session.session import Session
-from tuner.units import format_gib, format_seconds, format_tokens
+from tuner.units import format_gib, format_tokens
 
 _JOIN_S = 0.2
 _TOLD = (StartRefused, RecipeError, CannotPlan, ModelError, HistoryError)
@@ -35,8 +37,8 @@ _SPECULATION = "speculative_"
 
 @click.command("auto")
 @click.argument("preset")
-@click.option("--input", "input_tokens", type=Tokens(), required=True, metavar="TOKENS", help="Longest input: 90K.")
-@click.option("--agents", type=click.IntRange(min=1), required=True, metavar="N", help="Agents in flight together.")
+@click.option("--input", "input_tokens", type=Tokens(), metavar="TOKENS", help="Longest input: 90K; the recipe's.")
+@click.option("--agents", type=click.IntRange(min=1), metavar="N", help="Agents that run at once; the recipe's.")
 @click.option(
     "--output",
     "output_tokens",
@@ -44,12 +46,19 @@ _SPECULATION = "speculative_"
     default="64",
     show_default=True,
     metavar="TOKENS",
-    help="Longest answer.",
+    help="Longest answer, beside the input.",
 )
-@click.option("--warm-prefixes", type=click.IntRange(min=0), default=0, metavar="M", help="Conversations kept warm.")
+@click.option("--warm-prefixes", type=click.IntRange(min=0), metavar="M", help="Conversations kept warm; the recipe's.")
 @click.option("--headroom", type=Gib(), metavar="GIB", help="VRAM to leave free at ready; the recipe's or 4.4 GiB.")
-@click.option("--ttft-p95", type=click.FloatRange(0.001), metavar="S", help="Time to first token to stay within.")
-@click.option("--itl-p95", type=click.FloatRange(0.0001), metavar="S", help="Time between tokens to stay within.")
+@click.option(
+    "--ttft-p95",
+    type=click.FloatRange(0.001),
+    metavar="S",
+    help="TTFT to stay within; by 130 requests in 10 min, else by the slowest.",
+)
+@click.option(
+    "--itl-p95", type=click.FloatRange(0.0001), metavar="S", help="Time between tokens to stay within, likewise."
+)
 @click.option("--max-rounds", type=click.IntRange(1, 50), default=5, show_default=True, metavar="K")
 @click.option(
     "--keep-speculation/--drop-speculation", default=True, show_default=True, help="Whether it may be given up."
@@ -63,10 +72,10 @@ _SPECULATION = "speculative_"
 @command
 def auto_command(
     preset: str,
-    input_tokens: int,
-    agents: int,
+    input_tokens: int | None,
+    agents: int | None,
     output_tokens: int,
-    warm_prefixes: int,
+    warm_prefixes: int | None,
     headroom: float | None,
     ttft_p95: float | None,
     itl_p95: float | None,
@@ -81,28 +90,30 @@ def auto_command(
 ) -> int:
     """Run rounds from PRESET (a name, a recipe file, or a round like r3) until a server was seen to meet the need.
 
+    What of the need is not asked for is taken from the need_ keys of the recipe's [tuner] table.
     Each start is planned from the logs before it, and proved: so many inputs at once, none refused or retracted.
     Where the need cannot be met it says so, and what ran before is started again. Ctrl-C does that too; a second one
     leaves at once.
     """
-    goal = Goal(
-        need=Need(
-            input_tokens=input_tokens,
-            agents=agents,
-            warm_prefixes=warm_prefixes,
-            headroom_gib=headroom,
-            output_tokens=output_tokens,
-        ),
-        ttft_p95_s=ttft_p95,
-        itl_p95_s=itl_p95,
-        max_rounds=max_rounds,
-        keep=(*((_SPECULATION,) if keep_speculation else ()), *(name.replace("-", "_") for name in keep)),
+    asked = Stated(
+        input_tokens=input_tokens,
+        agents=agents,
+        warm_prefixes=warm_prefixes,
+        output_tokens=output_tokens,
+        headroom_gib=headroom,
     )
     session = Session(Home.find())
     try:
         recipe = recipe_named(session.history, preset, assignments)
         if sim or python:
             recipe = msgspec.structs.replace(recipe, python=SIMULATOR if sim else python)
+        goal = Goal(
+            need=needed(asked, recipe.tuner),
+            ttft_p95_s=ttft_p95,
+            itl_p95_s=itl_p95,
+            max_rounds=max_rounds,
+            keep=(*((_SPECULATION,) if keep_speculation else ()), *(name.replace("-", "_") for name in keep)),
+        )
         chosen = [gpu.strip() for gpu in gpus.split(",") if gpu.strip()] if gpus else []
         recipes = recipes_for(recipe, chosen) if chosen else (recipe,)
         ended = _run(session, recipes, goal, quiet=as_json)
@@ -157,7 +168,7 @@ def _interrupts(cancel: threading.Event, leave: threading.Event) -> Callable[[in
     return heard
 
 
-def watcher(*, quiet: bool, mark: str = "") -> Callable[[Event], None]:
+def watcher(*, quiet: bool, mark: str = "") -> Publish:
     """Prints each step of auto, and within a round what ``tuner run`` prints, to standard error."""
     narrate = narrator(quiet=quiet)
 
@@ -200,7 +211,7 @@ def outcome_text(outcome: AutoOutcome, *, many: bool = False) -> str:
     starts = f"{outcome.starts} round{'' if outcome.starts == 1 else 's'}"
     head = f"{mark}Met in {starts}." if outcome.met else f"{mark}Not met ({outcome.ended}) after {starts}."
     lines = [f"{head} {outcome.reason}"]
-    lines += [_round_line(one) for one in outcome.rounds]
+    lines += [_round_line(one, outcome.goal) for one in outcome.rounds]
     if not outcome.met and outcome.nearest is not None and outcome.nearest.fits:
         plan = outcome.nearest
         lines.append(
@@ -216,14 +227,10 @@ def outcome_text(outcome: AutoOutcome, *, many: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _round_line(one: AutoRound) -> str:
+def _round_line(one: AutoRound, goal: Goal) -> str:
     tokens = f"{format_tokens(one.kv_tokens)} KV tokens" if one.kv_tokens is not None else "no pools"
     slots = f", {one.mamba_slots} slots" if one.mamba_slots else ""
     free = f", {format_gib(one.ready_free_gib)} free" if one.ready_free_gib is not None else ""
-    ttft = (
-        f", TTFT p95 {format_seconds(one.proof.ttft_p95_s)}"
-        if one.proof is not None and one.proof.ttft_p95_s is not None
-        else ""
-    )
+    times = times_words(goal, one.proof) if one.proof is not None else ""
     came = " ".join(one.lacks) or "meets the need"
-    return f"  {one.name}: {one.state}, {tokens}{slots}{free}{ttft}: {came}"
+    return f"  {one.name}: {one.state}, {tokens}{slots}{free}{times}: {came}"

@@ -22,8 +22,8 @@ from tuner.probes.http import ServerClient
 from tuner.recipe.model import ApiSettings
 from tuner.server.model import StartRefused
 from tuner.session import loop
-from tuner.session.events import CheckEnded, CheckStarted
-from tuner.session.session import Publish, Session
+from tuner.session.events import CheckEnded, CheckStarted, Publish
+from tuner.session.session import Session
 from tuner.session.swap import leave_to_others
 from tuner.session.watching import api_key, poll
 from tuner.text import clip, width

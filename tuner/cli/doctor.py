@@ -68,6 +68,8 @@ def doctor_command(preset: str | None, logs: tuple[str, ...], metrics: str | Non
 
 
 def _of_files(preset: str | None, logs: tuple[str, ...], metrics: str | None) -> Diagnosis:
+    if preset is not None and Path(preset).suffix == ".log":
+        raise UsageProblem(f"{preset} is a log, not a recipe: give it as --log {preset}.")
     recipe = recipe_for(preset, ()) if preset is not None else None
     try:
         return diagnose_files(

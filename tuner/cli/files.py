@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tuner.recipe import Imported, Recipe, RecipeError, load, load_file, loads_s
 from tuner.recipe.files import file_text
 from tuner.recipe.toml_file import LONGEST
 from tuner.session.export import FORMATS, RECIPE_FORMATS, export, export_recipe, write_file
+from tuner.text import wrapped
 
 _STANDARD_INPUT = "-"
 
@@ -131,18 +133,14 @@ def _from_server(url: str) -> Imported:
 def _from_process(pid: int) -> Imported:
     import psutil  # only here a process is looked at
 
-    from tuner.recipe.server_answer import from_process
+    from tuner.session.processes import recipe_of
 
     try:
-        process = psutil.Process(pid)
-        words, environ = process.cmdline(), process.environ()
-        # The name as started: the file behind a virtual environment's link has none of its packages.
-        python = words[0] if words and words[0].startswith("/") else process.exe()
+        return recipe_of(pid)
     except psutil.NoSuchProcess as error:
         raise UsageProblem(f"There is no process {pid}.") from error
     except psutil.Error as error:
         raise UsageProblem(f"Process {pid} may not be looked at: it belongs to another user.") from error
-    return from_process(words, environ, python)
 
 
 def _together(files: tuple[str, ...]) -> Imported:
@@ -207,6 +205,10 @@ def export_command(name: str, fmt: str, output: str | None, replace: bool, as_js
     return DONE
 
 
+#: Words are not set narrower than this, whatever the terminal says of itself.
+_LEAST_CELLS = 40
+
+
 @click.command("presets")
 @json_option
 @command
@@ -230,7 +232,8 @@ def presets_command(as_json: bool) -> int:
         say(f"{entry['name']}{' (yours)' if entry['own'] else ''}")
         told = entry.get("error") or entry["measured_on"] or "It does not say what it was measured on."
         say(f"  {entry['model']}")
-        say(f"  {told}")
+        for line in wrapped(str(told), max(_LEAST_CELLS, shutil.get_terminal_size().columns - 2)):
+            say(f"  {line}")
     say(f"Your own presets: {home.presets}")
     return DONE
 

@@ -13,7 +13,7 @@ _NAME_CELLS = 20
 
 
 @click.command("guide")
-@click.argument("name", metavar="PAGE", required=False, type=PLAIN_TEXT)
+@click.argument("name", metavar="[PAGE]", required=False, type=PLAIN_TEXT)
 @click.option("--search", "word", metavar="WORD", type=PLAIN_TEXT, help="Say where WORD stands, in PAGE or in all.")
 @json_option
 @command

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import click
 
-from tuner.cli.output import UsageProblem
+from tuner.cli.output import UsageProblem, say_if_only_readable
 from tuner.metrics.binding import Binding, binding
 from tuner.paths import Home
 from tuner.session.attached import AddressError, Attached, AttachedSession
@@ -32,13 +32,19 @@ class Source(Protocol):
 @contextmanager
 def opened(url: str | None, key_env: str | None) -> Iterator[Source]:
     """Our own server, or the one at ``url``. Raises UsageProblem."""
-    session = attached_session(url, key_env) if url else Session(Home.find())
     if key_env and not url:
         raise UsageProblem("--key-env belongs to --url: a server of ours has its key named in its recipe.")
+    session = attached_session(url, key_env) if url else _our_session()
     try:
         yield session
     finally:
         session.close()
+
+
+def _our_session() -> Session:
+    session = Session(Home.find())
+    say_if_only_readable(session.history)
+    return session
 
 
 def attached_session(url: str, key_env: str | None) -> AttachedSession:

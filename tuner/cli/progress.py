@@ -12,6 +12,7 @@ from tuner.session.events import (
     Found,
     PhaseChanged,
     Planned,
+    Publish,
     RoundOpened,
     ServerStopped,
 )
@@ -21,7 +22,7 @@ from tuner.units import format_seconds, format_tokens
 _NO_NEWS_EVERY_S = 30.0
 
 
-def narrator(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Callable[[Event], None]:
+def narrator(*, quiet: bool, clock: Callable[[], float] = time.monotonic) -> Publish:
     """A watcher that prints each new phase, finding and check to standard error; silent when ``quiet``.
 
     Times are seconds since the watcher was made: a stop, a start and a second start count on from each other.

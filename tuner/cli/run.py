@@ -16,11 +16,12 @@ from tuner.paths import Home
 from tuner.recipe.model import SIMULATOR
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
-from tuner.rounds.report import round_text
+from tuner.rounds.report import round_outcome
 from tuner.server.cards import Foreign
 from tuner.server.managers import stop_command_of
 from tuner.server.model import InUse, StopOutcome
 from tuner.session.session import Session
+from tuner.session.watching import Running
 from tuner.session.without_history import stop_without_history
 from tuner.units import format_seconds
 
@@ -82,9 +83,9 @@ def run_command(
         extra = {"last_good": good.name if good else None, "fallback": _named(instead) if instead else None}
         print_json({**_named(round_), **extra})
     else:
-        say(round_text(round_))
+        say(round_outcome(round_))
         if instead is not None:
-            say(f"\nInstead runs what was good before:\n{round_text(instead)}")
+            say(f"\nInstead runs what was good before:\n{round_outcome(instead)}")
         elif good is not None:
             say(f"\nThe last good round on this port is {good.name}: tuner run {good.name} starts it again.")
     return DONE if round_.state is RoundState.VERIFIED else FAILED
@@ -113,17 +114,26 @@ def stop_command(port: int | None, now: bool, force: bool, as_json: bool) -> int
         outcome = stop_without_history(home, port=port, drain=not now, publish=narrator(quiet=as_json))
         return _stopped(outcome, [], as_json=as_json)
     try:
-        if not as_json and session.running(port) is not None:
+        running = session.running(port)
+        if not as_json and running is not None:
             bound = format_seconds(session.stop_bound_s(drain=not now))
-            say(f"Stopping, which takes {bound} at the most.", err=True)
+            say(f"Stopping {_server_words(running)}, which takes {bound} at the most.", err=True)
         outcome = session.stop(publish=narrator(quiet=as_json), port=port, drain=not now, force=force)
         others = session.foreign(port) if outcome is None else []
+        left = session.running() if outcome is not None and not as_json else None
     except InUse as refusal:
         fail(_in_words(refusal), as_json=as_json)
         return FAILED
     finally:
         session.close()
-    return _stopped(outcome, others, as_json=as_json)
+    status = _stopped(outcome, others, as_json=as_json)
+    if left is not None and outcome is not None and outcome.stopped:
+        say(f"{_server_words(left)} still runs: tuner stop --port {left.handle.port} ends it.", err=True)
+    return status
+
+
+def _server_words(running: Running) -> str:
+    return f"{running.handle.round_name or 'the server'} on port {running.handle.port}"
 
 
 def _stopped(outcome: StopOutcome | None, others: list[Foreign], *, as_json: bool) -> int:

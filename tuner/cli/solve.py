@@ -7,19 +7,20 @@ from typing import Any
 import click
 
 from tuner.cli.amounts import Gib, Tokens
+from tuner.cli.needs import needed
 from tuner.cli.output import DONE, FAILED, command, json_option, print_json, say, say_findings
 from tuner.cli.plan import given_from, inputs_for, planning_options, recipe_for, say_plan
-from tuner.planner.solve import Need, Solution
+from tuner.planner.solve import Solution
+from tuner.session.needs import Stated
 from tuner.session.solving import solved
 
 
 @click.command("solve")
-@click.option("--input", "input_tokens", type=Tokens(), required=True, metavar="TOKENS", help="Longest input: 90K.")
-@click.option("--agents", type=click.IntRange(min=1), required=True, metavar="N", help="Agents that run at once.")
+@click.option("--input", "input_tokens", type=Tokens(), metavar="TOKENS", help="Longest input: 90K; the recipe's.")
+@click.option("--agents", type=click.IntRange(min=1), metavar="N", help="Agents that run at once; the recipe's.")
 @click.option(
     "--warm-prefixes",
     type=click.IntRange(min=0),
-    default=0,
     metavar="M",
     help="Conversations to keep warm beside those that run.",
 )
@@ -36,9 +37,9 @@ from tuner.session.solving import solved
 @json_option
 @command
 def solve_command(
-    input_tokens: int,
-    agents: int,
-    warm_prefixes: int,
+    input_tokens: int | None,
+    agents: int | None,
+    warm_prefixes: int | None,
     output_tokens: int,
     headroom: float | None,
     preset: str | None,
@@ -52,16 +53,20 @@ def solve_command(
 ) -> int:
     """Find the fewest changes to PRESET that meet a need. When nothing does: the nearest, and what it lacks.
 
-    What --set says stays; every other flag may change.
+    What --set says stays; every other flag may change. What is not asked for is taken from the need_ keys of the
+    recipe's [tuner] table.
     """
     recipe = recipe_for(preset, assignments)
     inputs = inputs_for(recipe, given_from(model, sglang, free_before, free_after, boot_log))
-    need = Need(
-        input_tokens=input_tokens,
-        agents=agents,
-        warm_prefixes=warm_prefixes,
-        headroom_gib=headroom,
-        output_tokens=output_tokens,
+    need = needed(
+        Stated(
+            input_tokens=input_tokens,
+            agents=agents,
+            warm_prefixes=warm_prefixes,
+            output_tokens=output_tokens,
+            headroom_gib=headroom,
+        ),
+        recipe.tuner,
     )
     solution = solved(inputs, need, keep=_set_by_hand(assignments))
     if as_json:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tuner.flags import FlagValueError, parse_value
-from tuner.recipe.checking import checked_flag, checked_setting, checked_variable, other_version
+from tuner.recipe.checking import LEAST, NUMBERS, checked_flag, checked_setting, checked_variable, other_version
 from tuner.recipe.keys import API_SECTION, ENVIRONMENT_SECTIONS, FLAG_SECTIONS, TUNER_SECTION, NotAFlag, meaning
 from tuner.recipe.model import ApiSettings, Recipe, RecipeError, TunerSettings
 from tuner.recipe.reader import Placement, Reading, recipe_from
@@ -65,7 +65,7 @@ def _setting(section: str, name: str, text: str) -> Any:
     fields = TunerSettings.__struct_fields__ if section == TUNER_SECTION else ApiSettings.__struct_fields__
     if name not in fields:
         raise RecipeError(f"[{section}] has no key {name}; it has {', '.join(fields)}.")
-    value: Any = parse_value(None, text) if name in ("headroom_gib", "timeout_seconds") else text
+    value: Any = parse_value(None, text) if name in NUMBERS or name in LEAST else text
     if name == "simulator":
         try:
             value = msgspec.json.decode(text.encode("utf-8", "replace"))

@@ -20,6 +20,9 @@ from tuner.text import clip, plain
 #: The version whose lists of choices the catalogue has.
 CATALOGUE_VERSION = "0.5.17"
 
+#: Settings that are numbers, and those that are whole ones with the least that they may be.
+NUMBERS = frozenset({"headroom_gib", "timeout_seconds", "slo_ttft_s", "slo_itl_ms"})
+LEAST = {"need_input_tokens": 1, "need_agents": 1, "need_warm_prefixes": 0}
 #: Of a name that is none, as much as a sentence has room for.
 _SHOWN_CELLS = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -78,7 +81,11 @@ def checked_variable(name: str, value: Any, place: str) -> str:
 def checked_setting(section: str, name: str, value: Any) -> Any:
     """A value of [tuner] or [api], or of [server] python."""
     place = f"{section}.{name}"
-    if name in ("headroom_gib", "timeout_seconds", "slo_ttft_s", "slo_itl_ms"):
+    if name in LEAST:
+        if not isinstance(value, int) or isinstance(value, bool) or not LEAST[name] <= value <= BIGGEST:
+            raise RecipeError(f"{place} is {shown_value(value)}; it takes a whole number of at least {LEAST[name]}.")
+        return value
+    if name in NUMBERS:
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= BIGGEST:
             raise RecipeError(f"{place} is {shown_value(value)}; it takes a number of at least 0.")
         return float(value)

@@ -8,11 +8,12 @@ from tuner.advice import Question, Tried, Usage, usage_of
 from tuner.advice.confirm import same_start
 from tuner.checks.model import CheckResult, Verdict
 from tuner.checks.prefix import PREFIX_REUSE
-from tuner.planner.forward import resolve
 from tuner.planner.model import PlanInputs
-from tuner.planner.solve import Need
+from tuner.planner.need import Need
+from tuner.planner.resolve import resolve
 from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
+from tuner.session.needs import stated_need
 
 #: Rounds looked back upon: the newest, and beyond them nothing is about today's server.
 _LOOK_BACK = 50
@@ -32,6 +33,7 @@ def advised_round(history: History, running: Round | None) -> Round | None:
 def question(history: History, round_: Round, inputs: PlanInputs, need: Need | None = None) -> Question:
     """What to ask the adviser about ``round_``; ``inputs`` are those of its recipe, calibrated.
 
+    ``need`` None: the one that the recipe states, else the adviser derives it from readings.
     Raises HistoryError, and CannotPlan where the flags cannot be read.
     """
     others = [
@@ -51,7 +53,7 @@ def question(history: History, round_: Round, inputs: PlanInputs, need: Need | N
         inputs=inputs,
         usage=usage,
         before=Usage() if usage.tells else _before(history, others),
-        need=need,
+        need=need if need is not None else stated_need(settings),
         physics=next((r.physics for r in reversed(alike) if r.physics is not None), None),
         prefix_reused=_prefix_reused(round_.checks),
         slo_ttft_s=settings.slo_ttft_s,

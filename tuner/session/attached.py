@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+import httpx
 import msgspec
 import psutil
 
@@ -22,13 +23,17 @@ from tuner.recipe.model import Recipe, RecipeError
 from tuner.recipe.server_answer import from_server_info
 from tuner.rounds.model import Round
 from tuner.server.model import ServerHandle, StartRefused, StopOutcome
+from tuner.session.events import Publish
 from tuner.session.planning import Given
 from tuner.session.polling import TIMEOUT_S, Clock, Poller
-from tuner.session.session import Publish, Session
+from tuner.session.session import Session
 from tuner.session.watching import Look, Running, server_changes
+from tuner.text import clip
 
 #: Where the key is looked for when no variable is named.
 KEY_VARIABLE = "SGLANG_API_KEY"
+#: Of an address that is none, terminal cells.
+_SHOWN_CELLS = 200
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -68,11 +73,14 @@ class Attached:
         parts = _parts(url)
         if key_variable is not None and not environ.get(key_variable):
             raise AddressError(f"The variable {key_variable} is not set: export it with the server's API key.")
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.url = _whole(url, parts)
         self.host = parts.hostname or ""
         self.port = parts.port or _PORTS[parts.scheme]
         variable = key_variable or KEY_VARIABLE
-        self._client = ServerClient(self.url, api_key=environ.get(variable), timeout=TIMEOUT_S)
+        key = environ.get(variable)
+        if key is not None and not key.isprintable():
+            raise AddressError(f"The variable {variable} holds a character that no API key has, such as a line break.")
+        self._client = ServerClient(self.url, api_key=key, timeout=TIMEOUT_S)
         self._poller = Poller(self._client, variable, clock=clock)
         self._lock = threading.Lock()
         self._told = _Told({}, Recipe())
@@ -193,16 +201,33 @@ class AttachedSession(Session):
 
 
 def _parts(url: str) -> SplitResult:
+    # Before anything else, so that no sentence repeats it.
+    if "@" in url:
+        raise AddressError("An address must not hold a password: name the variable with the key by --key-env.")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port_is_one = parts.port is None or parts.port > 0
     except ValueError:
         parts, port_is_one = SplitResult("", "", "", "", ""), False
     if parts.scheme not in _PORTS or not parts.hostname or not port_is_one or " " in parts.netloc:
-        raise AddressError(f"{url} is no address of a server: write it as http://HOST:PORT.")
-    if parts.username or parts.password:
-        raise AddressError("An address must not hold a password: name the variable with the key by --key-env.")
+        raise _no_address(url)
     return parts
+
+
+def _whole(url: str, parts: SplitResult) -> str:
+    """The address without what follows its path. Raises AddressError where it is none that can be asked."""
+    whole = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+    try:
+        named = bool(httpx.URL(whole).host)
+    except (httpx.InvalidURL, UnicodeError):
+        named = False
+    if not named:
+        raise _no_address(url)
+    return whole
+
+
+def _no_address(url: str) -> AddressError:
+    return AddressError(f"{clip(url, _SHOWN_CELLS)} is no address of a server: write it as http://HOST:PORT.")
 
 
 def _own_addresses() -> set[str]:

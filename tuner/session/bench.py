@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,9 +10,6 @@ from tuner.paths import Home
 from tuner.probes.gpu import GpuProbe
 from tuner.rounds.history import History
 from tuner.server import Supervisor
-from tuner.session.events import Event
-
-Publish = Callable[[Event], None]
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -21,15 +22,19 @@ _LONGEST_LINE = _MIB
 
 
 def read_log(path: Path) -> tuple[BootFacts | None, tuple[str, ...]]:
-    """Boot facts and last lines of a log file; (None, ()) when it is gone.
+    """Boot facts and last lines of a log file; (None, ()) when it is gone, or no file (a pipe, a device).
 
     Of a log of more than 24 MiB the middle, which is serving, is left out.
     """
     reader = BootReader()
     try:
-        with path.open("rb") as file:
+        # A named pipe into which nobody writes is opened at once, instead of waited for.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return None, ()
             _feed(reader, file)
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError: a name that no file can have.
         return None, ()
     reader.close()
     return reader.facts, tuple(reader.tail)

@@ -36,6 +36,8 @@ from tuner.session.bootlog import read_log
 from tuner.session.effective import effective_values
 from tuner.session.session import Session
 
+#: Longest metrics page that is read, bytes; as much as of a server (``ServerClient``).
+_LONGEST_PAGE = 16 << 20
 #: Between the two looks that rates need.
 _LOOK_APART_S = 1.0
 #: Kept readings that are looked back upon.
@@ -215,10 +217,7 @@ def _roles(logs: Sequence[BootFacts]) -> tuple[BootFacts, BootFacts] | None:
 
 
 def _of_page(path: Path, flags: Mapping[str, Any], facts: BootFacts | None, headroom_gib: float) -> tuple[Finding, ...]:
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise Unreadable(f"{path} cannot be read: {error.strerror}.") from error
+    text = _page(path)
     window, computed = ReadingsWindow(seconds=float("inf")), None
     try:
         snapshot = parse_metrics(text)
@@ -228,6 +227,19 @@ def _of_page(path: Path, flags: Mapping[str, Any], facts: BootFacts | None, head
     else:
         readings, computed = window.add(0.0, snapshot, Reach.OFF), snapshot.prefill_computed
     return diagnose_readings([readings], flags=flags, facts=facts, headroom_gib=headroom_gib, computed_tokens=computed)
+
+
+def _page(path: Path) -> str:
+    """The text of a file; of a pipe, too (``<(curl …)``)."""
+    try:
+        with path.open("rb") as file:
+            page = file.read(_LONGEST_PAGE + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Unreadable(f"{path} cannot be read: {reason}.") from error
+    if len(page) > _LONGEST_PAGE:
+        raise Unreadable(f"{path} is larger than {_LONGEST_PAGE >> 20} MiB: no answer of /metrics is.")
+    return page.decode("utf-8", "replace")
 
 
 def _inputs(gather: Callable[[], PlanInputs]) -> tuple[PlanInputs | None, str]:

@@ -17,9 +17,9 @@ from tuner.rounds.model import Round, RoundState
 from tuner.server.machine import died_of_full_disk
 from tuner.server.model import ReadyOutcome, ReadyState, ServerHandle
 from tuner.serverlog.model import BootFacts, Phase
-from tuner.session.bench import Bench, Publish
+from tuner.session.bench import Bench
 from tuner.session.bootlog import read_log
-from tuner.session.events import Found, ServerStopped
+from tuner.session.events import Found, Publish, ServerStopped
 
 CHECKING = "checks"
 #: From a scheduler's crash to the end of the server (0.5.17: 5 s).

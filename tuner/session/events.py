@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import msgspec
 
 from tuner.checks.model import CheckResult
@@ -88,6 +91,8 @@ Event = (
     | AutoEnded
 )
 
+#: Whoever hears of them; called from the thread at work.
+Publish: TypeAlias = Callable[[Event], None]
 
 __all__ = [
     "AutoEnded",
@@ -98,6 +103,7 @@ __all__ = [
     "Found",
     "PhaseChanged",
     "Planned",
+    "Publish",
     "RoundClosed",
     "RoundOpened",
     "ServerStopped",

@@ -21,12 +21,12 @@ from tuner.modelfile import load_shape
 from tuner.place import expanded
 from tuner.planner.model import GIB
 from tuner.recipe.model import Recipe, RecipeError
-from tuner.recipe.server_answer import from_process
 from tuner.server.cards import running_sglang
+from tuner.session.processes import recipe_of
 
 #: Seconds for all of it; a machine with local disks needs far less than one.
 LIMIT_S = 8.0
-#: Folders looked into for models.
+#: Folders looked into for models, in each of the places where models are.
 _MOST_FOLDERS = 3000
 _MOST_MODELS = 200
 _CONDAS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba", "conda", "mamba")
@@ -44,6 +44,8 @@ _ROOT_ENVIRONMENTS = (
 _ROOT_MODELS = ("models", "data/models", "srv/models", "opt/models", "workspace/models", "mnt/models", "root/models")
 _MODELS_DEPTH = 3
 _TEXT_MODELS = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+#: Longest list of environments, or name of a revision, that is read, bytes.
+_LONGEST_TEXT = 1 << 20
 _DIST_INFO = re.compile(r"^sglang-(.+)\.dist-info$")
 _PYTHON = re.compile(r"^python3\.\d+$")
 
@@ -103,11 +105,7 @@ def servers_here() -> list[FoundServer]:
 
 def _server(pid: int, port: int) -> FoundServer:
     try:
-        process = psutil.Process(pid)
-        words, environ = process.cmdline(), process.environ()
-        # The name as started: the file behind a virtual environment's link has none of its packages.
-        python = words[0] if words and words[0].startswith("/") else process.exe()
-        return FoundServer(pid=pid, port=port, recipe=from_process(words, environ, python).recipe)
+        return FoundServer(pid=pid, port=port, recipe=recipe_of(pid).recipe)
     except psutil.Error:
         return FoundServer(pid=pid, port=port, problem="it belongs to another user")
     except RecipeError as error:
@@ -135,6 +133,9 @@ class Finder:
         self._root = root
         self._limit_s = limit_s
         self._ends_at = 0.0
+        #: Count of folders at which a place is left, and whether any was left before its end.
+        self._folders_end = 0
+        self._left_out = False
         self._found = Found(at="the processes")
 
     def found(self) -> Found:
@@ -148,12 +149,12 @@ class Finder:
         self._put(gpus=tuple(self._cards()), at="Python environments")
         self._look_for_interpreters()
         self._look_for_models()
-        self._put(at="", over=True)
+        self._put(at="", over=True, cut=self._found.cut or self._left_out)
 
     def interpreter_at(self, text: str) -> FoundInterpreter:
         """The interpreter, or the environment's folder, that an operator wrote. Raises NotHere."""
         place = expanded(text.strip())
-        python = place / "bin" / "python" if place.is_dir() else place
+        python = place / "bin" / "python" if _is_folder(place) else place
         if not _is_file(python):
             raise NotHere(
                 f"There is no interpreter {python}: give the path of a python, or of an environment's folder."
@@ -166,12 +167,14 @@ class Finder:
     def model_at(self, text: str) -> FoundModel:
         """The model folder that an operator wrote. Raises NotHere."""
         place = expanded(text.strip())
-        if not place.is_dir():
+        if not _is_folder(place):
             raise NotHere(f"There is no folder {place}: give the folder that holds the model's config.json.")
         try:
             shape = load_shape(place)
         except ModelError as error:
             raise NotHere(str(error)) from error
+        except OSError as error:
+            raise NotHere(f"{place} may not be looked into ({error.strerror}): make it readable first.") from error
         return FoundModel(
             path=str(place),
             name=place.name,
@@ -234,10 +237,10 @@ class Finder:
         """The version of SGLang that is installed beside an interpreter, by the metadata of the package."""
         prefix = python.parent.parent
         places = [prefix]
-        if not _is_file(prefix / "pyvenv.cfg") and not (prefix / "conda-meta").is_dir():
+        if not _is_file(prefix / "pyvenv.cfg") and not _is_folder(prefix / "conda-meta"):
             # The system's own: pip installs beside it and into the home folder.
             places += [self._root / "usr" / "local", self._home / ".local"]
-        real = python.resolve().name
+        real = _file_behind(python).name
         version = real if _PYTHON.match(real) else "python3*"
         for place in places:
             for packages in (
@@ -270,6 +273,8 @@ class Finder:
                 yield place, place.name
         yield from self._hub()
         for place in self._model_places():
+            # A data set of 100,000 folders in one place must not hide the models in the next.
+            self._folders_end = self._found.folders + _MOST_FOLDERS
             for folder in self._below(place, _MODELS_DEPTH):
                 yield folder, folder.name
 
@@ -302,15 +307,15 @@ class Finder:
     def _below(self, folder: Path, depth: int) -> Iterator[Path]:
         if self._late():
             return
-        if self._found.folders >= _MOST_FOLDERS:
-            self._put(cut=True)
+        if self._found.folders >= self._folders_end:
+            self._left_out = True
             return
         self._put(at=str(folder), folders=self._found.folders + 1)
         if _is_file(folder / "config.json"):
             yield folder
         elif depth:
             for entry in _entries(folder):
-                if not entry.name.startswith(".") and entry.is_dir():
+                if not entry.name.startswith(".") and _is_folder(entry):
                     yield from self._below(entry, depth - 1)
 
 
@@ -318,7 +323,7 @@ def _model(folder: Path, name: str) -> FoundModel | None:
     """The model in a folder; None where there is none that SGLang could serve as it is."""
     try:
         shape = load_shape(folder)
-    except ModelError:
+    except (ModelError, OSError):
         return None
     weights_gib = _weights_gib(folder)
     if not weights_gib or not shape.architecture.endswith(_TEXT_MODELS):
@@ -360,6 +365,21 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _file_behind(link: Path) -> Path:
+    try:
+        return link.resolve()
+    except (OSError, RuntimeError):
+        # RuntimeError: links that lead to each other.
+        return link
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -375,8 +395,12 @@ def _changed_at(path: Path) -> float:
 
 
 def _text(path: Path) -> str:
+    # Of a named pipe the end never comes.
+    if not _is_file(path):
+        return ""
     try:
-        return path.read_text("utf-8", errors="replace")
+        with path.open("rb") as file:
+            return file.read(_LONGEST_TEXT).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -30,7 +30,7 @@ from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
 from tuner.server.model import ReadyState, ServerHandle, StartRefused
 from tuner.serverlog.model import Phase
-from tuner.session.bench import Bench, Publish
+from tuner.session.bench import Bench
 from tuner.session.bootlog import read_log
 from tuner.session.cards import cards_of
 from tuner.session.deaths import crash_loop
@@ -43,6 +43,7 @@ from tuner.session.events import (
     Found,
     PhaseChanged,
     Planned,
+    Publish,
     RoundClosed,
     RoundOpened,
     ServerStopped,

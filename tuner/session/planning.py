@@ -13,7 +13,6 @@ from tuner.place import there
 from tuner.planner.asked import read_flags
 from tuner.planner.calibrate import calibrate
 from tuner.planner.conditions import Conditions, conditions, void_reason
-from tuner.planner.forward import pin_draft
 from tuner.planner.model import (
     CONTEXT_GIB,
     GIB,
@@ -24,6 +23,7 @@ from tuner.planner.model import (
     Source,
     Sourced,
 )
+from tuner.planner.resolve import pin_draft
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import Round
 from tuner.serverlog.model import BootFacts

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -19,38 +18,32 @@ from tuner.paths import Home
 from tuner.planner import plan as make_plan
 from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import Plan, PlanInputs
-from tuner.planner.solve import Need, Solution
+from tuner.planner.need import Need
+from tuner.planner.solve import Solution
 from tuner.probes.gpu import GpuProbe, probe_for
-from tuner.probes.http import ServerClient
 from tuner.recipe.model import Recipe
 from tuner.rounds.errors import DamagedRound
 from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
 from tuner.server import Supervisor, installed_version
 from tuner.server.cards import Foreign
-from tuner.server.model import ReadyState, ServerHandle, StopOutcome
+from tuner.server.model import ServerHandle, StopOutcome
 from tuner.session import export as exporting
-from tuner.session import loop
+from tuner.session import loop, verifying
 from tuner.session.advising import question
 from tuner.session.auto.model import AutoOutcome, Goal
 from tuner.session.bench import Bench
 from tuner.session.cards import cards_of
 from tuner.session.deaths import last_good, with_secrets
-from tuner.session.ends import started
-from tuner.session.events import Event
+from tuner.session.earlier import accuracies, calibrations, earlier, phase_estimates
+from tuner.session.events import Publish
 from tuner.session.finding_here import Finder
 from tuner.session.planning import Given, Here, plan_inputs
 from tuner.session.runners import number_of
 from tuner.session.settle import seen, settle
 from tuner.session.solving import solved
 from tuner.session.swap import leave_to_others
-from tuner.session.watching import Look, Running, Watch, api_key
-
-Publish = Callable[[Event], None]
-
-
-#: Rounds looked back upon for a calibration, and for the accuracy of plans.
-_LOOK_BACK = 50
+from tuner.session.watching import Look, Running, Watch
 
 
 class Session:
@@ -112,7 +105,7 @@ class Session:
             driver_version=probe.driver_version(),
             environ=self.environ,
         )
-        return plan_inputs(recipe, given=given, here=here, history=self._calibrations(recipe))
+        return plan_inputs(recipe, given=given, here=here, history=calibrations(self.history, recipe))
 
     def plan(self, recipe: Recipe, given: Given | None = None) -> Plan:
         """The plan of a start of ``recipe``, with its findings."""
@@ -130,30 +123,7 @@ class Session:
 
     def accuracy(self, *, simulated: bool, limit: int = 3) -> tuple[tuple[str, Accuracy], ...]:
         """How far the plans of the last rounds were off, newest first: (round, actual less planned)."""
-        rounds = self.history.list(limit=_LOOK_BACK)
-        known = ((r.name, r.accuracy) for r in rounds if r.simulated == simulated and r.accuracy is not None)
-        return tuple(itertools.islice(known, limit))
-
-    def _calibrations(self, recipe: Recipe) -> Iterator[Round]:
-        """Rounds of the same model on the same kind of server whose pools are known, newest first.
-
-        Those that came up go before those that died after their pools: only they tell the graphs.
-        """
-        died: list[Round] = []
-        for round_ in self.history.list(limit=_LOOK_BACK):
-            boot = round_.boot
-            if (
-                round_.simulated != recipe.simulated
-                or round_.recipe.model_path != recipe.model_path
-                or boot is None
-                or boot.kv_tokens is None
-            ):
-                continue
-            if boot.available_gib is None:
-                died.append(round_)
-            else:
-                yield round_
-        yield from died
+        return accuracies(self.history, simulated=simulated, limit=limit)
 
     def run_round(
         self,
@@ -175,7 +145,7 @@ class Session:
             note=note,
             publish=publish,
             cancel=cancel,
-            estimates=self._estimates(recipe),
+            estimates=phase_estimates(self.history, recipe),
             stop_after=stop_after,
             force=force,
             drain=drain,
@@ -183,7 +153,7 @@ class Session:
 
     def last_good(self, recipe: Recipe) -> Round | None:
         """The newest round on the port of ``recipe`` that was verified, not rejected, and is another recipe's."""
-        return last_good(self._before(recipe), recipe)
+        return last_good(earlier(self.history, recipe), recipe)
 
     def fall_back(self, failed: Round, *, publish: Publish, cancel: threading.Event) -> Round | None:
         """Starts the last good round again after ``failed``; None when there is none, or its server still runs."""
@@ -229,32 +199,8 @@ class Session:
         running = self.running()
         if running is None:
             return None
-        leave_to_others(self.history, running.handle)
-        round_ = running.round or Round(
-            number=0, started_at=0.0, state=RoundState.UNVERIFIED, recipe=running.handle.recipe
-        )
-        if round_.ready_seconds is None:
-            ready = self._adopted(running.handle, round_, publish, cancel)
-            if ready is None:
-                return []
-            round_ = ready
-        client = ServerClient(running.handle.url, api_key=api_key(round_.recipe, self.environ))
-        try:
-            results, readings = loop.check(client, round_, publish, cancel)
-        finally:
-            client.close()
-        if running.round is not None:
-            self.history.save(loop.judged(round_, results, readings, cancelled=cancel.is_set()))
-        return results
-
-    def _adopted(self, handle: ServerHandle, round_: Round, publish: Publish, cancel: threading.Event) -> Round | None:
-        """The round of a start whose tuner went away, once its server is ready; None when it does not come to that."""
-        supervisor = self._supervisor(simulated=handle.simulated, port=handle.port)
-        outcome = supervisor.wait_ready(handle, publish, cancel, self._estimates(handle.recipe))
-        adopted = started(round_, outcome, {})
-        if round_.number:
-            self.history.save(adopted)
-        return adopted if outcome.state is ReadyState.READY else None
+        bench = self._bench(running.handle.recipe)
+        return verifying.verify(bench, running, publish=publish, cancel=cancel)
 
     def stop(
         self, *, publish: Publish, port: int | None = None, drain: bool = True, force: bool = False
@@ -294,21 +240,6 @@ class Session:
     def export(self, number: int, fmt: str) -> str:
         """A round as text in one of ``export.FORMATS``. Raises KeyError for no such round."""
         return exporting.export(self.history.get(number), fmt, self.history.samples(number))
-
-    def _estimates(self, recipe: Recipe) -> dict[str, float]:
-        """Seconds by phase of the last start of the same model; another model's would mislead."""
-        for before in itertools.islice(self._before(recipe), _LOOK_BACK):
-            if before.ready_seconds is not None and before.recipe.model_path == recipe.model_path:
-                return dict(before.phase_seconds)
-        return {}
-
-    def _before(self, recipe: Recipe) -> Iterator[Round]:
-        """Earlier rounds on the same kind of server, newest first."""
-        for offset in itertools.count(step=_LOOK_BACK):
-            page = self.history.list(limit=_LOOK_BACK, offset=offset, simulated=recipe.simulated)
-            yield from page
-            if len(page) < _LOOK_BACK:
-                return
 
     def _bench(self, recipe: Recipe) -> Bench:
         return Bench(

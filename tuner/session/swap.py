@@ -10,10 +10,11 @@ from tuner.rounds.errors import DamagedRound
 from tuner.rounds.history import History
 from tuner.rounds.model import Round
 from tuner.server import launch_spec, preflight
+from tuner.server.machine import died_of_full_disk
 from tuner.server.model import InUse, LaunchSpec, ServerHandle, StartRefused
-from tuner.session.bench import Bench, Publish
+from tuner.session.bench import Bench
 from tuner.session.cards import cards_of, without
-from tuner.session.events import Found, ServerStopped
+from tuner.session.events import Found, Publish, ServerStopped
 from tuner.session.runners import number_of, run_by_another
 
 
@@ -34,6 +35,9 @@ def start_instead(bench: Bench, round_: Round, publish: Publish, *, drain: bool)
         raise StartRefused(_speaks_against(bench, recipe, None, running) or refusal.findings) from refusal
     if running:
         found = _speaks_against(bench, recipe, spec, running)
+        if (full := died_of_full_disk(bench.home)) is not None:
+            # The next server would end of it, and the one that runs could not be started again.
+            found = (*found, full)
         if any(finding.severity is Severity.FATAL for finding in found):
             raise StartRefused(found)
         stop_running(bench, recipe.port, publish, drain=drain)

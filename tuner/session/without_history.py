@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tuner.paths import Home
 from tuner.probes.gpu import probe_for
 from tuner.server import Supervisor
 from tuner.server.model import StopOutcome
-from tuner.session.events import Event
+from tuner.session.events import Publish
 
 
-def stop_without_history(
-    home: Home, *, port: int | None, drain: bool, publish: Callable[[Event], None]
-) -> StopOutcome | None:
+def stop_without_history(home: Home, *, port: int | None, drain: bool, publish: Publish) -> StopOutcome | None:
     """As ``Session.stop`` with ``force``: whose round it is in cannot be told. None when nothing runs."""
     finder = probe_for(False, home, 0)
     try:

@@ -137,3 +137,7 @@ def test_without_a_server_and_without_rounds_there_is_nothing_to_say() -> None:
     answer = as_json(status=0)
     assert answer["findings"] == []
     assert "no server of the tuner runs" in answer["of"]
+
+
+def test_a_log_without_its_option_is_told_where_it_goes() -> None:
+    assert f"is a log, not a recipe: give it as --log {REFUSED}." in run(REFUSED, status=2).stderr

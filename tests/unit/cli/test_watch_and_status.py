@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from fakeserver import Script, closed_port, serving
 from tuner.cli import main
 from tuner.cli.watch import follow, line
 from tuner.metrics.model import Readings, Spread
+from tuner.paths import Home
 from tuner.recipe.model import Recipe
+from tuner.rounds.history import History
 from tuner.server.model import ServerHandle
 from tuner.session.watching import Look, Running
 
@@ -96,7 +99,7 @@ def test_a_server_by_its_address_in_one_status(script: Script, port: int) -> Non
     assert told["running"]["url"] == f"http://127.0.0.1:{port}"
     assert (told["running"]["attached"], told["running"]["sglang_version"]) == (True, "0.5.17")
     assert told["readings"]["decode_tokens_per_s"] > 0
-    assert told["binds"]["kind"] == "prefill" or told["binds"]["words"]
+    assert (told["binds"]["kind"], bool(told["binds"]["words"])) == ("unknown", True)
     assert told["changed_by_server"][0]["title"] == "max_running_requests is 9 in effect, 32 was asked."
     words = CliRunner().invoke(main, ["status", "--url", f"127.0.0.1:{port}"]).stdout
     assert "2 of 9 admitted run, 1 wait" in words
@@ -150,3 +153,14 @@ def test_a_watch_ends_cleanly_on_ctrl_c_and_where_its_reader_goes_away(port: int
         unread.stdout.close()
         assert (interrupted.wait(20), interrupted.stderr.read()) == (0, "")
         assert (unread.wait(20), unread.stderr.read()) == (0, "")
+
+
+def test_a_status_from_a_folder_that_may_only_be_read_says_that_nothing_is_kept(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    History(Home.find().database).close()
+    monkeypatch.setattr("tuner.rounds.schema.os.access", lambda where, mode: mode != os.W_OK)
+    ran = CliRunner().invoke(main, ["status"])
+    assert ran.exit_code == 1
+    assert "No server of the tuner is running." in ran.stdout
+    assert f"The history may only be read, so nothing is kept ({home}" in ran.stderr

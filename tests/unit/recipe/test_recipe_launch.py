@@ -175,10 +175,19 @@ def test_an_assignment_sets_a_flag(assignment: str, name: str, value: Any) -> No
 def test_assignments_reach_the_rest_of_a_recipe() -> None:
     recipe = merge_set(
         Recipe(flags={"port": 1}),
-        ["python=simulator", "env.A=1", "tuner.headroom_gib=3", 'tuner.simulator={"speed": 9}', "port=", "tp_size=2"],
+        [
+            "python=simulator",
+            "env.A=1",
+            "tuner.headroom_gib=3",
+            'tuner.simulator={"speed": 9}',
+            "port=",
+            "tp_size=2",
+            "tuner.need_agents=3",
+            "tuner.slo_ttft_s=2",
+        ],
     )
     assert recipe.simulated and recipe.environment == {"A": "1"} and recipe.flags == {"tp_size": 2}
-    assert recipe.tuner == TunerSettings(headroom_gib=3.0, simulator={"speed": 9})
+    assert recipe.tuner == TunerSettings(headroom_gib=3.0, simulator={"speed": 9}, need_agents=3, slo_ttft_s=2.0)
     assert merge_set(recipe, ["python=", "env.A="]) == msgspec.structs.replace(recipe, python=None, environment={})
 
 

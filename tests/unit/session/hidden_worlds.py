@@ -19,7 +19,7 @@ from tuner.metrics.model import GpuReading
 from tuner.planner.admission import rows_needed
 from tuner.planner.conditions import conditions
 from tuner.planner.model import CannotPlan, PlanInputs
-from tuner.planner.solve import Need, slots_needed
+from tuner.planner.need import Need, slots_needed
 from tuner.recipe.model import Recipe, TunerSettings
 from tuner.rounds.model import Round, RoundState
 from tuner.serverlog import read_boot
@@ -34,9 +34,10 @@ from tuner.sim.faults import Faults
 from tuner.sim.flags import Options
 from tuner.sim.hardware import ACTIVATIONS_GIB, BACKEND_GIB, Truth
 from tuner.sim.journal import Line, Output
+from tuner.sim.limits import Limits, Refusal
 from tuner.sim.model import Model, resolve
 from tuner.sim.requests import Request
-from tuner.sim.scheduler import Limits, Refusal, Scheduler
+from tuner.sim.scheduler import Scheduler
 from tuner.sim.sizing import GraphPlan, Pools, Refused, Setup, plan_graphs, set_up, size
 from tuner.sim.speed import Speed
 from tuner.sim.stats import Stats
@@ -247,7 +248,7 @@ def reachable(world: World) -> dict[str, Any] | None:
     """
     need, base = world.goal.need, world.recipe.flags
     kept = world.goal.keep
-    rows = rows_needed(need.agents, need.input_tokens, int(base["chunked_prefill_size"]))
+    rows = rows_needed(need.agents, need.input_tokens, int(base["chunked_prefill_size"]), counted_twice=True)
     choices: list[tuple[dict[str, Any], ...]] = [
         ({}, {"mamba_ssm_dtype": "bfloat16"}),
         ({}, {"kv_cache_dtype": "fp8_e4m3"}),

@@ -164,3 +164,33 @@ def test_a_stand_in_server_keeps_its_mark(script: Script, port: int, monkeypatch
     told = {"model_path": "/m", "simulated": True}
     assert attaching._told_by(told).simulated
     assert not attaching._told_by({"model_path": "/m"}).simulated
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:hunter2@box:999999",
+        "me:hunter2@box:1",
+        "ftp://me:hunter2@box",
+        "http://me:hunter2@[::1",
+        "me:hunter2/@b",
+    ],
+)
+def test_a_password_in_an_address_that_is_none_is_not_repeated_either(url: str) -> None:
+    with pytest.raises(AddressError, match="must not hold a password") as caught:
+        Attached(url, {})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["http://xn--a:1", "http://\udcff:1", "http://h/\udcff", "x" * 70_000])
+def test_an_address_that_no_name_server_could_know_is_told_in_one_short_sentence(url: str) -> None:
+    with pytest.raises(AddressError, match="is no address of a server") as caught:
+        Attached(url, {})
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("key", ["\udcff\udcfe", "s3cret\r", "s3\ncret"])
+def test_a_key_that_cannot_be_sent_is_named_by_its_variable_alone(key: str) -> None:
+    with pytest.raises(AddressError, match="The variable MY_KEY holds a character that no API key has") as caught:
+        Attached("127.0.0.1:1", {"MY_KEY": key}, "MY_KEY")
+    assert "s3" not in str(caught.value)

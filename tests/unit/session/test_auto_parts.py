@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tuner.measure.events import Exchange
-from tuner.planner.solve import Need
+from tuner.planner.need import Need
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.session.auto.exchange import Answered, answered, overlap, told
 from tuner.session.auto.fleet import recipes_for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,10 @@ def test_of_a_huge_log_the_start_and_the_end_are_read(
     assert (facts.mamba_slots, facts.kv_tokens) == (57, 262294)
     assert "最后 the last words" in tail[-1]
     assert sum(read) <= (1 << 20) + (1 << 16) + 1
+
+
+def test_what_is_no_file_has_no_facts_and_is_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for odd in (pipe, Path("/dev/zero"), tmp_path, Path("\0"), Path("/x" * 5000)):
+        assert read_log(odd) == (None, ())

@@ -8,13 +8,17 @@ from typing import Any
 import msgspec
 
 from tuner.findings import Finding, FindingId
-from tuner.planner.forward import pin_draft, plan
-from tuner.planner.model import PlanInputs
-from tuner.planner.solve import MOVES, Solution, changed_flags, shortfalls, solve
+from tuner.planner.changes import changed_flags
+from tuner.planner.forward import plan
+from tuner.planner.model import LEAST_FREE_GIB, PlanInputs
+from tuner.planner.need import shortfalls
+from tuner.planner.resolve import pin_draft
+from tuner.planner.solve import MAY_CHANGE, Solution, solve
 from tuner.rounds.model import RoundState
-from tuner.session.auto.learn import OF_MEMORY, at_best, cares, graphs_told, weights_told
+from tuner.session.auto.latency import ENOUGH, slow, times_words, undecided
+from tuner.session.auto.learn import OF_MEMORY, Care, at_best, cares, graphs_told, weights_told
 from tuner.session.auto.model import Ended, Goal, Proof, Start, Step, Stop, Try
-from tuner.units import format_gib, format_seconds, format_tokens
+from tuner.units import format_gib, format_tokens
 
 #: The card counts in MiB, and a reading may be off by some of them.
 _READING_GIB = 0.01
@@ -68,7 +72,9 @@ def may_do(goal: Goal, inputs: PlanInputs, flags: Mapping[str, Any]) -> bool:
 
     ``inputs`` are for the operator's flags. Raises CannotPlan with one sentence.
     """
-    kept = [name for name in {*flags, *inputs.flags} if not name.startswith(MOVES) or name.startswith(goal.keep or "=")]
+    kept = [
+        name for name in {*flags, *inputs.flags} if not name.startswith(MAY_CHANGE) or name.startswith(goal.keep or "=")
+    ]
     if any(flags.get(name) != inputs.flags.get(name) for name in kept):
         return False
     headroom = headroom_of(goal, inputs)
@@ -86,7 +92,7 @@ def lacks(goal: Goal, tried: Try, headroom_gib: float) -> tuple[str, ...]:
         missing.append(f"{format_gib(free)} were free at ready, {format_gib(headroom_gib)} are to stay free.")
     if tried.proof is None:
         return (*missing, "The need was not tried on it.")
-    return (*missing, *_unproved(tried.proof), *_slow(goal, tried.proof))
+    return (*missing, *_unproved(tried.proof), *slow(goal, tried.proof))
 
 
 def _unproved(proof: Proof) -> tuple[str, ...]:
@@ -100,18 +106,8 @@ def _unproved(proof: Proof) -> tuple[str, ...]:
         missing.append(f"{proof.together} of {proof.asked} requests were in flight together.")
     if proof.retracted:
         missing.append(f"{proof.retracted} were retracted: the KV pool ran full.")
-    return tuple(missing)
-
-
-def _slow(goal: Goal, proof: Proof) -> tuple[str, ...]:
-    missing: list[str] = []
-    for name, wanted, came in (
-        ("TTFT", goal.ttft_p95_s, proof.ttft_p95_s),
-        ("ITL", goal.itl_p95_s, proof.itl_p95_s),
-    ):
-        if wanted is not None and (came is None or came > wanted):
-            seen = f"was {format_seconds(came)}" if came is not None else "could not be measured"
-            missing.append(f"{name} p95 {seen}, {format_seconds(wanted)} is wanted.")
+    if proof.timed_failed:
+        missing.append(f"{proof.timed_failed} of the requests sent for the times were not answered.")
     return tuple(missing)
 
 
@@ -124,9 +120,7 @@ def met_words(goal: Goal, tried: Try) -> str:
     words = many if proof.asked > 1 else f"A request of {format_tokens(need.input_tokens)} tokens was answered"
     free = f", {format_gib(tried.ready_free_gib)} free at ready" if tried.ready_free_gib is not None else ""
     low = f", {format_gib(proof.lowest_free_gib)} at the least" if proof.lowest_free_gib is not None else ""
-    times = f", TTFT p95 {format_seconds(proof.ttft_p95_s)}" if proof.ttft_p95_s is not None else ""
-    times += f", ITL p95 {format_seconds(proof.itl_p95_s)}" if proof.itl_p95_s is not None else ""
-    return f"{tried.name}: {words}, all answered, {retracted}{free}{low}{times}."
+    return f"{tried.name}: {words}, all answered, {retracted}{free}{low}{times_words(goal, proof)}."
 
 
 def _hopeless(goal: Goal, tries: Sequence[Try], headroom: float) -> Stop | None:
@@ -135,7 +129,10 @@ def _hopeless(goal: Goal, tries: Sequence[Try], headroom: float) -> Stop | None:
     missing = lacks(goal, last, headroom)
     if last.verified:
         proof = last.proof
-        if proof is not None and missing == _slow(goal, proof):
+        if proof is not None and missing == slow(goal, proof):
+            if undecided(goal, proof):
+                reason = f"{' '.join(missing)} So few say nothing sure of a p95: {ENOUGH} would."
+                return Stop(ended=Ended.NOT_VERIFIED, reason=reason, missing=missing)
             words = proof.physics or "Memory buys no speed."
             return Stop(ended=Ended.IMPOSSIBLE, reason=f"{' '.join(missing)} {words}", missing=missing)
         return None
@@ -176,14 +173,15 @@ def _mended(inputs: PlanInputs, tries: Sequence[Try], keep: Sequence[str]) -> Pl
 
 def _planned(goal: Goal, inputs: PlanInputs, tries: Sequence[Try], headroom: float) -> Solution | Stop:
     """The start to make next, or the proof that none meets the need."""
-    first = spare = None
+    first = None
+    spares: list[tuple[Care, Solution]] = []
     for care in cares(inputs, goal.need, headroom, tries, goal.keep):
         last = solve(care.inputs, care.need, keep=goal.keep)
         first = first or last
         if last.met and care.optional:
-            spare = last
+            spares.append((care, last))
         elif last.met:
-            return last if spare is None or len(spare.flags) > len(last.flags) else spare
+            return next((spare for care, spare in spares if care.worth(spare.flags, last.flags)), last)
     assert first is not None
     told = weights_told(inputs) and graphs_told(inputs)
     if not told:
@@ -208,6 +206,8 @@ def _first_that_starts(*solutions: Solution) -> Solution:
 def _why(solution: Solution, inputs: PlanInputs, last: Try | None, headroom: float, goal: Goal) -> str:
     """Why the next round is made, one or two sentences for its note."""
     reasons = " ".join(solution.reasons) or "The flags as they are should meet the need."
+    if solution.plan.fits and solution.plan.lowest_free_gib < LEAST_FREE_GIB:
+        reasons += f" The start comes down to {format_gib(solution.plan.lowest_free_gib)} free: near to an end."
     if last is not None:
         learnt = _learnt(last, headroom, goal)
         return f"{learnt} {reasons}"

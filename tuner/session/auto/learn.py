@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from tuner.findings import FindingId
-from tuner.planner.forward import resolve
-from tuner.planner.model import PlanInputs, Source, Sourced
-from tuner.planner.solve import Need, prefill_graphs_off
+from tuner.planner.model import CAPTURE_PEAK, LEAST_FREE_GIB, PlanInputs, Source, Sourced
+from tuner.planner.need import Need
+from tuner.planner.resolve import resolve
+from tuner.planner.switches import prefill_graphs_off
 from tuner.serverlog.model import BootFacts
 from tuner.session.auto.model import Try
 
-#: While graphs are captured more is held than in the end (0.5.17, 27B: 2.64 GiB for 1.68).
-CAPTURE_PEAK = 1.57
 #: Free VRAM more at ready, for each server that ran out of memory while it served.
 _SERVING_STEP_GIB = 1.0
+#: Free VRAM more at the lowest point, for each start that ran out of memory while pools were allocated.
+_POOLS_STEP_GIB = 0.5
 #: Answer tokens more that are planned for after a retraction, for each request.
 _RETRACTION_TOKENS = 256
 #: A plan stands on rounded numbers: what it is asked to keep free more, and tokens a request more.
@@ -25,6 +26,8 @@ _GUARD_GIB, _GUARD_TOKENS = 0.03, 16
 _WEIGHTS_BAR = 0.08
 #: Free VRAM more that a first start is given where the need allows it.
 _CAUTION_GIB = 1.0
+#: What a start that is known to come near to its end may change to stay away from it.
+_FRACTION = frozenset({"mem_fraction_static"})
 #: How much larger than what is proved the graphs are taken to be, boldest last.
 _GRAPHS_STEPS = (1.8, 1.3, 1.05)
 
@@ -33,6 +36,7 @@ OF_MEMORY = frozenset(
     {
         FindingId.NO_ROOM_AT_SIZING,
         FindingId.SLOTS_NEGATIVE,
+        FindingId.OOM_IN_POOLS,
         FindingId.OOM_IN_CAPTURE,
         FindingId.OOM_WHILE_SERVING,
     }
@@ -83,12 +87,18 @@ def at_best(inputs: PlanInputs, tries: Sequence[Try]) -> PlanInputs:
 class Care(msgspec.Struct, frozen=True, kw_only=True):
     """One way to plan: with these inputs, for this need, which is more than what is asked.
 
-    ``optional``: only worth it where it takes no more changes of flags than the next way.
+    ``optional``: only worth it where it takes no more changes of flags than the ways that are not, those of flags in
+    ``beside`` not counted.
     """
 
     inputs: PlanInputs
     need: Need
     optional: bool = False
+    beside: frozenset[str] = frozenset()
+
+    def worth(self, own: Collection[str], others: Collection[str]) -> bool:
+        """Whether its own changes are worth it beside those of another way."""
+        return len(set(own) - self.beside) <= len(set(others) - self.beside)
 
 
 def cares(
@@ -107,6 +117,7 @@ def cares(
     if graphs_told(inputs):
         # Prefill graphs that no log has told are left out: with them less is free, and nobody knows how much.
         told = inputs if inputs.prefill_graphs_gib else _without_prefill_graphs(inputs, keep)
+        yield Care(inputs=told, need=_with_air(guarded), optional=True, beside=_FRACTION)
         yield Care(inputs=told, need=guarded)
         yield Care(inputs=told, need=need)
     elif _failed_captures(tries):
@@ -114,8 +125,14 @@ def cares(
             yield Care(inputs=_with_graphs(inputs, tries, step), need=guarded)
     else:
         caution = msgspec.structs.replace(guarded, headroom_gib=wanted + _CAUTION_GIB)
-        yield Care(inputs=inputs, need=caution, optional=True)
+        yield Care(inputs=inputs, need=_with_air(caution), optional=True)
+        yield Care(inputs=inputs, need=_with_air(guarded), optional=True)
         yield Care(inputs=inputs, need=guarded)
+
+
+def _with_air(need: Need) -> Need:
+    """The need of a start that never comes as near to its end as none was seen to come up from."""
+    return msgspec.structs.replace(need, least_free_gib=need.least_free_gib + LEAST_FREE_GIB)
 
 
 def _without_prefill_graphs(inputs: PlanInputs, keep: Sequence[str]) -> PlanInputs:
@@ -131,11 +148,13 @@ def _without_prefill_graphs(inputs: PlanInputs, keep: Sequence[str]) -> PlanInpu
 def _after_shortfalls(need: Need, headroom_gib: float, tries: Sequence[Try]) -> Need:
     """The need with what servers lacked that were planned to meet it."""
     served_out = sum(t.cause is not None and t.cause.id is FindingId.OOM_WHILE_SERVING for t in tries)
+    full = sum(t.cause is not None and t.cause.id is FindingId.OOM_IN_POOLS for t in tries)
     retracted = sum(t.proof is not None and bool(t.proof.retracted) for t in tries)
     return msgspec.structs.replace(
         need,
         headroom_gib=headroom_gib + served_out * _SERVING_STEP_GIB,
         output_tokens=need.output_tokens + retracted * _RETRACTION_TOKENS,
+        least_free_gib=need.least_free_gib + full * _POOLS_STEP_GIB,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,12 @@ from tuner.measure.watch import Budget
 from tuner.measure.wire import Target
 from tuner.planner.model import PlanInputs
 from tuner.recipe.model import Recipe
+from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
 from tuner.server.model import InUse, StartRefused
 from tuner.session.auto.decide import headroom_of, lacks, may_do, met_words
 from tuner.session.auto.drive import drive
+from tuner.session.auto.latency import details, times_words
 from tuner.session.auto.learn import evidence
 from tuner.session.auto.model import (
     TAG,
@@ -38,7 +40,8 @@ from tuner.session.bench import Bench as Tools
 from tuner.session.cards import cards_of
 from tuner.session.deaths import same_recipe, with_secrets
 from tuner.session.ends import died_while_checked
-from tuner.session.events import AutoEnded, AutoNews, Event, RoundOpened
+from tuner.session.events import AutoEnded, AutoNews, Event, Publish, RoundOpened
+from tuner.session.needs import without_wishes
 from tuner.session.planning import Given
 from tuner.session.runners import number_of
 from tuner.session.swap import leave_to_others
@@ -46,8 +49,6 @@ from tuner.session.watching import Running, api_key
 
 if TYPE_CHECKING:
     from tuner.session.session import Session
-
-Publish = Callable[[Event], None]
 
 
 def run_auto(
@@ -251,6 +252,9 @@ class _Auto:
         except StartRefused as refusal:
             self._say("back", " ".join(f"{f.title} {f.remedy}" for f in refusal.findings))
             return
+        except HistoryError as error:
+            self._say("back", f"{name} could not be started again, so start it by hand: {error}")
+            return
         if round_.state is not RoundState.VERIFIED and not self._leave.is_set():
             self._session.fall_back(round_, publish=self._tagging, cancel=self._leave)
 
@@ -281,7 +285,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same_but_flags(one: Recipe, other: Recipe) -> bool:
     """Whether two recipes start the same server, but for its flags."""
-    return same_recipe(msgspec.structs.replace(one, flags={}), msgspec.structs.replace(other, flags={}))
+    return same_recipe(*(msgspec.structs.replace(r, flags={}, tuner=without_wishes(r.tuner)) for r in (one, other)))
 
 
 def _tried(round_: Round, recipe: Recipe, proof: Proof | None, card_gib: float | None) -> Try:
@@ -322,7 +326,8 @@ def check_of(goal: Goal, proof: Proof, missing: tuple[str, ...]) -> CheckResult:
     return CheckResult(
         name=TOGETHER,
         verdict=Verdict.FAIL if missing else Verdict.PASS,
-        reason=" ".join(missing) or f"{proof.together} requests ran together, all were answered.",
+        reason=" ".join(missing)
+        or f"{proof.together} requests ran together, all were answered{times_words(goal, proof)}.",
         sent=f"{proof.asked} x {need.input_tokens:,} token ids at once, {need.output_tokens} tokens each",
         came="; ".join(proof.errors) or f"{proof.answered} answers",
         seconds=proof.seconds,
@@ -332,8 +337,7 @@ def check_of(goal: Goal, proof: Proof, missing: tuple[str, ...]) -> CheckResult:
             "together": proof.together,
             "retracted": proof.retracted,
             "lowest_free_gib": proof.lowest_free_gib,
-            "ttft_p95_s": proof.ttft_p95_s,
-            "itl_p95_s": proof.itl_p95_s,
+            **(details("ttft", proof.ttft) | details("itl", proof.itl) if goal.timed else {}),
         },
     )
 

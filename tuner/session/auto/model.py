@@ -9,7 +9,8 @@ import msgspec
 
 from tuner.findings import Finding
 from tuner.planner.model import Plan
-from tuner.planner.solve import Need, Solution
+from tuner.planner.need import Need
+from tuner.planner.solve import Solution
 from tuner.rounds.model import RoundState
 from tuner.serverlog.model import BootFacts
 
@@ -34,12 +35,23 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
         return self.ttft_p95_s is not None or self.itl_p95_s is not None
 
 
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of ``count`` answered requests. ``p95_s`` is None where they are too few to tell one."""
+
+    count: int
+    slowest_s: float
+    #: Requests beyond what is wanted.
+    late: int = 0
+    p95_s: float | None = None
+
+
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
     """What the server did with the need: ``asked`` requests of the longest input, sent at once.
 
     ``together``: how many had their first token before any had its last, which only requests in flight together can.
-    ``retracted`` is None where the server does not count them. Latencies come from ``timed`` requests sent as streams
-    got free, None where none were asked for. ``physics``: what one request alone gets, in words.
+    ``retracted`` is None where the server does not count them. ``ttft`` and ``itl`` come from requests sent as streams
+    got free, None where none were asked for; ``timed_failed`` of them were not answered. ``physics``: what one request
+    alone gets, in words.
     """
 
     asked: int
@@ -47,9 +59,9 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     together: int
     retracted: int | None = None
     lowest_free_gib: float | None = None
-    timed: int = 0
-    ttft_p95_s: float | None = None
-    itl_p95_s: float | None = None
+    ttft: Latency | None = None
+    itl: Latency | None = None
+    timed_failed: int = 0
     physics: str = ""
     #: What requests that were not answered were told, each once.
     errors: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -13,22 +12,21 @@ import msgspec
 
 from tuner.measure.physics import alone_ttft_s, lengths_within, physics
 from tuner.measure.prompts import token_ids
-from tuner.measure.stats import percentile
 from tuner.measure.watch import Budget
 from tuner.measure.wire import Target, Wire, wire_to
-from tuner.planner.solve import Need
+from tuner.planner.need import Need
 from tuner.session.auto.exchange import Answered, answered, overlap, told
+from tuner.session.auto.latency import ENOUGH, LEAST, judged_s, latency, seconds_of
+from tuner.session.auto.latency import told as told_enough
 from tuner.session.auto.model import Goal, Proof
 from tuner.session.vram import VramWatch
 from tuner.units import format_seconds, format_tokens
 
 #: Answers shorter than this end before the next request can be seen beside them.
 LEAST_OUTPUT = 16
-#: Timed requests behind a p95; the first burst is not among them, it compiles.
-_TIMED = 20
-#: Longest time for one proof, seconds.
+#: Longest time for one proof, and of it for the times, seconds. The first burst is not timed: it compiles.
 BUDGET_S = 1800.0
-_P95 = 0.95
+_TIMES_S = 600.0
 _LONGEST_LOG = 64 << 20
 
 Say = Callable[[str], None]
@@ -81,10 +79,10 @@ def prove(bench: Bench, goal: Goal, *, budget: Budget, say: Say = lambda _: None
         seen = told(bench.lines())
         timed: list[Answered] = []
         if goal.timed and _served(answers) == need.agents and not budget.over:
-            say(f"{_TIMED} requests and more, {need.agents} at a time, for the times")
-            timed = asyncio.run(_streams(bench, need, output, budget))
+            say(f"{LEAST} to {ENOUGH} requests, {need.agents} at a time, for the times: a p95 takes {ENOUGH}")
+            timed = asyncio.run(_streams(bench, goal, output, budget))
             vram.used_mib()
-    times = [a for a in timed if not a.error]
+    ttft, itl = seconds_of(timed)
     lowest = bench.card_gib - vram.peak_mib / 1024 if bench.card_gib is not None and vram.peak_mib is not None else None
     proof = Proof(
         asked=need.agents,
@@ -92,9 +90,9 @@ def prove(bench: Bench, goal: Goal, *, budget: Budget, say: Say = lambda _: None
         together=min(need.agents, max(overlap(answers), seen.together)),
         retracted=seen.retracted,
         lowest_free_gib=lowest,
-        timed=len(times),
-        ttft_p95_s=_p95([a.ttft_s for a in times]),
-        itl_p95_s=_p95([a.itl_s for a in times if a.itl_s is not None]),
+        ttft=latency(ttft, goal.ttft_p95_s),
+        itl=latency(itl, goal.itl_p95_s),
+        timed_failed=len(timed) - _served(timed),
         errors=tuple(dict.fromkeys(a.error for a in (*answers, *timed) if a.error)),
         seconds=round(time.monotonic() - began, 3),
         broken_off=budget.over and len(answers) < need.agents,
@@ -104,10 +102,6 @@ def prove(bench: Bench, goal: Goal, *, budget: Budget, say: Say = lambda _: None
 
 def _served(answers: Sequence[Answered]) -> int:
     return sum(not answer.error for answer in answers)
-
-
-def _p95(values: Sequence[float]) -> float | None:
-    return round(percentile(sorted(values), _P95), 6) if values else None
 
 
 async def _burst(bench: Bench, need: Need, output: int, budget: Budget) -> list[Answered]:
@@ -122,12 +116,13 @@ async def _together(wire: Wire, bodies: Sequence[dict[str, object]], output: int
     return [answered(exchange, output) for exchange in exchanges]
 
 
-async def _streams(bench: Bench, need: Need, output: int, budget: Budget) -> list[Answered]:
-    each = math.ceil(_TIMED / need.agents)
-    done: list[Answered] = []
+async def _streams(bench: Bench, goal: Goal, output: int, budget: Budget) -> list[Answered]:
+    """Requests as streams get free, until they tell enough of the wished latencies or the time for them is over."""
+    need, done = goal.need, list[Answered]()
+    until = budget.spent_s + _TIMES_S
 
     async def stream(wire: Wire) -> None:
-        for _ in range(each):
+        while not told_enough(goal, done) and (len(done) < LEAST or budget.spent_s < until):
             body = _body(bench, need.input_tokens, output)
             done.append(answered(await wire.generate(body, time.perf_counter()), output))
 
@@ -149,15 +144,13 @@ def _body(bench: Bench, tokens: int, output: int) -> dict[str, object]:
 
 def _explained(bench: Bench, goal: Goal, proof: Proof, budget: Budget, say: Say) -> Proof:
     """The proof with what is physics in it, where times are missed."""
-    wanted, need = goal.ttft_p95_s, goal.need
-    slow = wanted is not None and proof.ttft_p95_s is not None and proof.ttft_p95_s > wanted
-    if not slow or budget.over:
+    wanted, need, came = goal.ttft_p95_s, goal.need, judged_s(proof.ttft)
+    if wanted is None or came is None or came <= wanted or budget.over:
         return proof
     say("one request alone by length, to tell physics from settings")
     alone = physics(bench.target, lengths_within(need.input_tokens), vocab_size=bench.vocab_size, budget=budget)
     seconds = alone_ttft_s(alone, need.input_tokens)
-    assert wanted is not None and proof.ttft_p95_s is not None
-    words = physics_words(seconds, wanted, proof.ttft_p95_s, need)
+    words = physics_words(seconds, wanted, came, need)
     return msgspec.structs.replace(proof, physics=words)
 
 
