@@ -56,6 +56,13 @@ def clip(text: str, width: int) -> str:
     return _prefix(text, width - 1) + "…"
 
 
+def fitted(text: str, cells: int, *, right: bool = False) -> str:
+    """``text`` in exactly ``cells`` terminal cells: cut, or filled with blanks; ``right``: at their right end."""
+    shown = clip(text, cells)
+    room = " " * (cells - _cells(shown))
+    return room + shown if right else shown + room
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """``text`` in lines of at most ``width`` terminal cells (but at least one character), cut at blanks if it can be.
 

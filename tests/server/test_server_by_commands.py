@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tuner.paths import Home
+from tuner.server.ports import port_free
 from tuner.server.supervisor import Supervisor
 
 Tuner = Callable[..., subprocess.CompletedProcess[str]]
@@ -65,9 +66,19 @@ def test_a_failed_round_names_the_last_good_one_and_falls_back_when_asked(
 def test_a_stop_states_its_bound_and_what_became_of_it(tuner: Tuner, sim: Callable[..., list[str]]) -> None:
     tuner(*sim())
     stopped = tuner("stop", "--now")
-    assert "at the most" in stopped.stderr
+    assert "Stopping r1 on port" in stopped.stderr and "at the most" in stopped.stderr
     assert "Stopped in" in stopped.stderr
     assert "No server of the tuner is running" in tuner("stop", status=1).stderr
+
+
+def test_a_stop_names_its_server_and_what_still_runs(tuner: Tuner, sim: Callable[..., list[str]], port: int) -> None:
+    other = next(n for n in range(port + 1, 32768) if port_free("127.0.0.1", n))
+    tuner(*sim())
+    tuner(*sim(), "--set", f"port={other}")
+    first = tuner("stop", "--now").stderr
+    assert f"Stopping r2 on port {other}" in first
+    assert f"r1 on port {port} still runs: tuner stop --port {port} ends it." in first
+    assert "still runs" not in tuner("stop", "--now", "--port", str(port)).stderr
 
 
 def test_a_server_is_stopped_even_when_the_history_cannot_be_opened(

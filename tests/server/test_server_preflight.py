@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from tuner.findings import Finding, FindingId, Severity
@@ -16,7 +17,7 @@ from tuner.metrics.model import GpuProcess, GpuReading
 from tuner.paths import Home
 from tuner.recipe import to_shell
 from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
-from tuner.server import guard, installed_version, launch_spec, machine, preflight
+from tuner.server import guard, installed_version, interpreter, launch_spec, machine, preflight
 from tuner.server.cards import looks_like_sglang, running_sglang, used_gpus
 from tuner.server.guard import internal_ports
 from tuner.server.interpreter import inspect_interpreter, resolve_interpreter
@@ -171,6 +172,21 @@ def test_an_interpreter_that_is_none_is_refused(home: Home, model: Path, port: i
     assert ids(found) == [(FindingId.MODULE_MISSING, Severity.FATAL)]
     with pytest.raises(StartRefused, match="no interpreter"):
         launch_spec(Recipe(python="no-such-python"), home, dict(os.environ))
+
+
+def test_an_interpreter_that_never_answers_is_asked_once_and_leaves_nothing(
+    home: Home, model: Path, port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interpreter, "_TIMEOUT_S", 0.5)
+    silent = tmp_path / "python"
+    silent.write_text(f"#!/bin/sh\nsleep 600 &\necho $! >>{tmp_path}/asked\nwait\n", encoding="utf-8")
+    silent.chmod(0o755)
+    recipe = Recipe(python=str(silent), flags={"model_path": str(model), "port": port})
+    found = check(recipe, home, dict(os.environ), [CARD])
+    assert ids(found) == [(FindingId.MODULE_MISSING, Severity.FATAL)]
+    assert "did not answer within" in found[0].title
+    (helper,) = (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert not psutil.pid_exists(int(helper)) or psutil.Process(int(helper)).status() == psutil.STATUS_ZOMBIE
 
 
 def test_the_version_is_read_without_importing_sglang_and_remembered_until_it_changes(

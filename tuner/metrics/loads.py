@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
+
+from tuner.metrics.snapshot import is_told
 
 
 class Speculative(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,14 +36,14 @@ class Loads(msgspec.Struct, frozen=True, kw_only=True):
 
     def total(self, field: str) -> float | None:
         """Sum of a field over the ranks that have it."""
-        values = [v for load in self.loads if (v := getattr(load, field)) is not None and math.isfinite(v)]
+        values = [v for load in self.loads if (v := getattr(load, field)) is not None and is_told(v)]
         return sum(values) if values else None
 
     @property
     def acceptance_length(self) -> float | None:
         """Mean acceptance length of the ranks that speculate."""
         found = (load.speculative.accept_length for load in self.loads if load.speculative)
-        lengths = [length for length in found if length and math.isfinite(length)]
+        lengths = [length for length in found if length and is_told(length)]
         return sum(lengths) / len(lengths) if lengths else None
 
 
@@ -73,7 +74,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def total(self, field: str) -> int | None:
         """Sum of a field over the DP ranks that have it."""
-        values = [v for state in self.internal_states if (v := getattr(state, field)) is not None]
+        values = [v for state in self.internal_states if (v := getattr(state, field)) is not None and is_told(v)]
         return sum(values) if values else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -61,6 +60,10 @@ _HISTOGRAMS = {
 _BY_CACHE = "evicted_tokens_total"
 #: Longest page that is read, in characters without its comments; a real one has 100,000 for some ranks.
 _LONGEST = 2_000_000
+#: Longest line, in characters; a real one has a few hundred. The parser takes time with the square of it.
+_LONGEST_LINE = 16_000
+#: Whole numbers from here on are not exact, and no count, time or speed comes near.
+MOST = 2.0**53
 _STARTUP = ("startup_time_seconds", "engine_startup_time")
 
 #: A line of values whose name starts with ours, up to where the name ends.
@@ -137,9 +140,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_metrics(text: str) -> Snapshot:
-    """Read the text of ``/metrics`` (SGLang 0.5.5 to 0.5.23). Values that are no finite numbers are left out.
+    """Read the text of ``/metrics`` (SGLang 0.5.5 to 0.5.23).
 
-    Raises ``MetricsError`` when it is not the exposition format, or holds no SGLang metric.
+    Values that can be no count, time or speed (negative, 2^53 and more, no numbers) are left out, and lines longer
+    than any of SGLang's. Raises ``MetricsError`` when it is not the exposition format, or holds no SGLang metric.
     """
     # The package brings an HTTP server with it: 50 ms that a plan or a log need not pay.
     from prometheus_client.parser import text_string_to_metric_families
@@ -152,7 +156,7 @@ def parse_metrics(text: str) -> Snapshot:
         for family in text_string_to_metric_families(page):
             for sample in family.samples:
                 samples = by_name.setdefault(sample.name, [])
-                if math.isfinite(sample.value):
+                if is_told(sample.value):
                     samples.append(sample)
     except (ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
         # The parser lets all of these through, depending on where the text breaks off.
@@ -169,10 +173,18 @@ def parse_metrics(text: str) -> Snapshot:
     return Snapshot(**values, startup=tuple(startup), evictions_by_rank=by_rank)
 
 
+def is_told(value: float) -> bool:
+    """Whether ``value`` can be a count, a time or a speed: none of them is negative or without bound."""
+    return 0 <= value < MOST
+
+
 def _samples_of(text: str) -> str:
     """The lines of ``text`` with values that are read: the parser takes three times as long for all of them."""
-    lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if (name := _NAME.match(line)) and name.group() in _WANTED)
+    return "".join(
+        line
+        for line in text.splitlines(keepends=True)
+        if len(line) <= _LONGEST_LINE and (name := _NAME.match(line)) and name.group() in _WANTED
+    )
 
 
 def _one_rank_per_replica(samples: list[Sample]) -> list[Sample]:

@@ -11,13 +11,11 @@ from tuner.metrics.loads import Loads, ServerInfo, read_loads, read_server_info
 from tuner.metrics.model import Reach, Readings
 from tuner.metrics.notices import notice
 from tuner.metrics.percentile import spread
-from tuner.metrics.snapshot import Snapshot
+from tuner.metrics.snapshot import MOST, Snapshot
 from tuner.metrics.stalls import Step, is_stall
 
 #: Rates over a minute would show a load long after it has ended.
 RATE_SECONDS = 10.0
-#: Whole numbers from here on are not exact, and no count comes near.
-_MOST = 2.0**53
 #: Gauges that keep the values of the last batch while the server is idle (0.5.17, recording r15 at its end).
 _KEPT_WHEN_IDLE = ("kv_evictable_tokens", "slots_used", "slots_evictable", "acceptance_length")
 
@@ -256,4 +254,4 @@ def _zero_if(there: object) -> float | None:
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None or not abs(value) < _MOST else round(value)
+    return None if value is None or not abs(value) < MOST else round(value)

@@ -115,7 +115,8 @@ class ServerClient:
                 client.stream("GET", self.url + path) as response,
             ):
                 return await take(response)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, TimeoutError):
+            # UnicodeError: a host that cannot be written as a name of the Internet.
             return None
 
     def _connection(self, timeout_s: float) -> httpx.AsyncClient:

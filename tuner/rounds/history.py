@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,8 +21,8 @@ from tuner.rounds import schema
 from tuner.rounds.errors import DamagedRound, HistoryError, UnknownRound, history_error
 from tuner.rounds.model import Round, RoundState
 from tuner.rounds.pareto import Point, best
-from tuner.rounds.samples import Moments, moment, packed, thinned
-from tuner.rounds.search import ANY, Search, condition, normal_tag
+from tuner.rounds.samples import Moment, Moments, moment, packed, thinned
+from tuner.rounds.search import ANY, WHOLE_TAGS, Search, condition, normal_tag
 from tuner.rounds.summary import RoundSummary, changed_values, summarise
 from tuner.text import replaced
 
@@ -32,6 +32,9 @@ Rounds: TypeAlias = list[Round]
 Summaries: TypeAlias = list[RoundSummary]
 Samples: TypeAlias = list[Readings]
 Points: TypeAlias = list[Point]
+
+_Sample = TypeVar("_Sample", Readings, Moment)
+_READINGS = msgspec.json.Decoder(Readings)
 
 #: The operator's own words on a round, and what they may be.
 VERDICTS = ("keep", "reject", "")
@@ -73,6 +76,7 @@ _POINTS = """SELECT number, simulated, kv_tokens, max_running_requests, ttft_p50
                  '$.effective.max_req_input_len', '$.plan.longest_input_tokens') AS told
     FROM rounds WHERE state = 'verified' AND verdict != 'reject' AND json_valid(body) AND number > ?
     ORDER BY number LIMIT 500"""
+_Kept: TypeAlias = tuple[int | None, float | None]
 _Told: TypeAlias = tuple[str | None, str | None, str | None, str | None, int | None, int | None]
 
 
@@ -206,7 +210,8 @@ class History:
         """Every tag in use with how many rounds have it."""
         with self._told():
             rows = self._connection.execute(
-                "SELECT value, count(*) FROM rounds, json_each(rounds.tags) GROUP BY value ORDER BY value"
+                f"SELECT value, count(*) FROM rounds, json_each({WHOLE_TAGS}) AS tag WHERE tag.type = 'text' "
+                "GROUP BY value ORDER BY value"
             )
             return {row[0]: row[1] for row in rows}
 
@@ -223,14 +228,19 @@ class History:
         return self._newest(*condition(Search(states=tuple(states)), simulated))
 
     def points(self) -> Points:
-        """Where each verified round that is not rejected stands between input, agents and latency (see ``pareto``)."""
+        """Where each verified round that is not rejected stands between input, agents and latency (see ``pareto``).
+
+        Damaged ones stand nowhere.
+        """
         found: list[Point] = []
+        last = 0
         while True:
             with self._told():
-                page = self._connection.execute(_POINTS, (found[-1].number if found else 0,)).fetchall()
+                page = self._connection.execute(_POINTS, (last,)).fetchall()
             if not page:
                 return found
-            found += [_point(row) for row in page]
+            found += [point for row in page if (point := _point(row)) is not None]
+            last = page[-1]["number"]
 
     def front(self) -> frozenset[int]:
         """Numbers of the rounds that no other one beats in everything (see ``pareto``)."""
@@ -244,21 +254,27 @@ class History:
             connection.executemany("INSERT INTO samples (round, at, body) VALUES (?, ?, ?)", rows)
 
     def samples(self, number: int) -> Samples:
-        """The readings taken during a round, in the order of time."""
+        """The readings taken during a round, in the order of time.
+
+        Damaged ones are left out; where not one can be read, DamagedRound is raised.
+        """
         with self._told():
-            rows = self._connection.execute("SELECT body FROM samples WHERE round = ? ORDER BY at, id", (number,))
-            return [_decoded(row["body"], Readings, f"A sample of r{number}") for row in rows]
+            rows = self._connection.execute(
+                "SELECT CAST(body AS BLOB) FROM samples WHERE round = ? ORDER BY at, id", (number,)
+            )
+            return list(_whole(rows, _READINGS.decode, number))
 
     def moments(self, number: int, every_s: float | None = None, since: float = 0.0) -> Moments:
         """What charts show of a round's readings from ``since`` (Unix time) on, one for each ``every_s`` seconds.
 
         Without ``every_s`` as many as a wide chart has columns. Reads a day of readings at one a second in a few
-        tenths of a second, and holds none of them.
+        tenths of a second, and holds none of them. Damaged ones are left out, as of ``samples``.
         """
         with self._told():
             if every_s is None:
-                ends = "SELECT min(at), max(at) FROM samples WHERE round = ? AND at >= ?"
-                first, last = self._connection.execute(ends, (number, since)).fetchone()
+                # A time that was overwritten by a text or by bytes comes after all numbers.
+                ends = "SELECT min(at), max(at) FROM samples WHERE round = ? AND at BETWEEN ? AND ?"
+                first, last = self._connection.execute(ends, (number, since, _LAST_TIME)).fetchone()
                 every_s = max(1.0, (last - first) / _COLUMNS_OF_A_CHART) if first is not None else 1.0
             # As bytes: to make a text of each would take as long as all the rest.
             rows = self._connection.cursor()
@@ -266,10 +282,7 @@ class History:
             rows.execute(
                 "SELECT CAST(body AS BLOB) FROM samples WHERE round = ? AND at >= ? ORDER BY at, id", (number, since)
             )
-            try:
-                return thinned((moment(row[0]) for row in rows), every_s)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise DamagedRound(f"A sample of r{number} cannot be read from the history: {error}.") from error
+            return thinned(_whole(rows, moment, number), every_s)
 
     def sampled_since(self, since: float) -> tuple[int, ...]:
         """Numbers of the rounds, of the newest 500, with readings from ``since`` (Unix time) on, in order."""
@@ -391,7 +404,10 @@ def _round(row: sqlite3.Row) -> Round:
     round_: Round = _decoded(row["body"], Round, name)
     tags = _decoded(row["tags"], tuple[str, ...], name)
     _check_time(round_.started_at, name)
-    note, verdict = replaced(row["note"]), replaced(row["verdict"])
+    note, verdict = row["note"], row["verdict"]
+    if not (isinstance(note, str) and isinstance(verdict, str)):
+        raise DamagedRound(f"{name} cannot be read from the history: it holds bytes that are no text.")
+    note, verdict = replaced(note), replaced(verdict)
     return msgspec.structs.replace(round_, number=row["number"], note=note, verdict=verdict, tags=tags)
 
 
@@ -452,17 +468,38 @@ def _changed(before: str | None, flags: dict[str, Any]) -> dict[str, tuple[Any, 
         return {}
 
 
-def _point(row: sqlite3.Row) -> Point:
-    told: _Told = _decoded(row["told"], _Told, f"r{row['number']}")
-    config, path, shape, gpu, refused_input, planned_input = told
+def _point(row: sqlite3.Row) -> Point | None:
+    """Where a round stands; None when that cannot be read."""
+    try:
+        config, path, shape, gpu, refused_input, planned_input = msgspec.json.decode(row["told"], type=_Told)
+        agents, ttft_s = msgspec.convert((row["max_running_requests"], row["ttft_p50_s"]), _Kept)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
     longest = refused_input - 1 if refused_input is not None else planned_input if row["kv_tokens"] else None
     return Point(
         number=row["number"],
         group=(bool(row["simulated"]), config or path or shape or "", gpu),
         longest=longest,
-        agents=row["max_running_requests"],
-        ttft_s=row["ttft_p50_s"],
+        agents=agents,
+        ttft_s=ttft_s,
     )
+
+
+def _whole(rows: Iterable[Any], read: Callable[[bytes], _Sample], number: int) -> Iterator[_Sample]:
+    """The samples that can be read and have a time. Raises DamagedRound after the last when there was none of many."""
+    whole = False
+    error: Exception | None = None
+    for (body,) in rows:
+        try:
+            sample = read(body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as damage:
+            error = damage
+            continue
+        if 0 <= sample.at <= _LAST_TIME:
+            whole = True
+            yield sample
+    if error is not None and not whole:
+        raise DamagedRound(f"No sample of r{number} can be read from the history: {error}.") from error
 
 
 def _check_time(started_at: float, what: str) -> None:

@@ -5,9 +5,8 @@ Nothing of a model, a log or a note is taken for markup, and no secret gets out.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from tuner.checks.model import Verdict
@@ -15,12 +14,22 @@ from tuner.measure.report import measurement_text, physics_text
 from tuner.planner.accuracy import accuracy_text
 from tuner.redact import redact, redact_text
 from tuner.rounds.ab import Side
+from tuner.rounds.columns import (
+    LEAST_CELLS,
+    cells_before_last,
+    clipped_table,
+    escaped,
+    markdown_table,
+    one_line,
+    padded_rows,
+    wrapped_table,
+)
 from tuner.rounds.measures import longest_input_told
 from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
-from tuner.rounds.summary import RoundSummary, summarise
+from tuner.rounds.summary import RoundSummary
 from tuner.rounds.table import RoundTable, TableRow
 from tuner.rounds.values import HIT_RATIO, NONE, percent_text, value_text
-from tuner.text import clip, plain, width, wrapped
+from tuner.text import clip, width
 from tuner.units import format_gib, format_seconds, format_tokens
 
 Rows: TypeAlias = list[tuple[str, ...]]
@@ -31,87 +40,94 @@ DAMAGED = "damaged"
 
 #: End of the names of changes that are times; the value has its unit.
 _IN_SECONDS = ", s"
-_MARKDOWN = re.compile(r"([\\`*\[\]<>|~])")
-#: Columns whose figures are lined up at their right ends.
-_RIGHT = frozenset({"KV tokens", "state slots", "requests", "checks", "ready", "TTFT", "ITL"})
-_LONGEST_CELL = 60
-#: Narrower where a text goes on in the next line: the columns after it need room too.
-_WRAPPED_CELL = 44
-_LEAST_CELLS = 20
 _CHANGED_CELLS = 40
 _VERDICTS = {Verdict.PASS: "pass", Verdict.FAIL: "FAIL", Verdict.CANNOT_TELL: "cannot tell"}
 
 
-def rounds_text(rounds: Sequence[Round], cells: int = 140) -> str:
-    """Rounds, newest first, as a table; each says what it changed from the next older one of its kind in the list."""
-    return summaries_text([summarise(round_, _before(rounds, at)) for at, round_ in enumerate(rounds)], cells)
-
-
 def summaries_text(lines: Sequence[RoundSummary], cells: int | None = 140) -> str:
-    """Lines of the rounds list as a table at most ``cells`` wide; None: as wide as it is, with nothing cut off."""
+    """Lines of the rounds list as a table at most ``cells`` wide; None: as wide as it is, with nothing cut off.
+
+    Where the columns leave no room for the remark, what changed and the remark are in a line of their own.
+    """
     if not lines:
         return "No rounds yet: tuner run starts the first one."
-    if cells is None:
-        return _padded_rows(_HEAD, [_row(line) for line in lines])
     rows = [_row(line) for line in lines]
+    if cells is None:
+        return padded_rows(_HEAD, rows)
     at = _HEAD.index("changed")
-    return _clipped_table(_HEAD, [(*row[:at], clip(row[at], _CHANGED_CELLS), *row[at + 1 :]) for row in rows], cells)
+    clipped = [(*row[:at], clip(row[at], _CHANGED_CELLS), *row[at + 1 :]) for row in rows]
+    if cells_before_last(_HEAD, clipped) + LEAST_CELLS > cells:
+        return _two_lined(rows, cells)
+    return clipped_table(_HEAD, clipped, cells)
 
 
 def rounds_markdown(lines: Sequence[RoundSummary]) -> str:
     """Lines of the rounds list as a Markdown table."""
-    return _markdown_table(_HEAD, [_row(line) for line in lines])
+    return markdown_table(_HEAD, [_row(line) for line in lines])
 
 
 def diff_text(difference: RoundDiff, cells: int = 120) -> str:
     """A difference as text: one table per kind of thing that changed."""
-    parts = [f"{difference.old} -> {difference.new}{_simulated(difference.simulated)}", _line(difference.summary)]
+    parts = [f"{difference.old} -> {difference.new}{_simulated(difference.simulated)}", one_line(difference.summary)]
     for title, changes in _sections(difference):
-        parts += ["", title, _table(_DIFF_HEAD, [_change(change) for change in changes], cells, indent="  ")]
+        parts += ["", title, wrapped_table(_DIFF_HEAD, [_change(change) for change in changes], cells, indent="  ")]
     return "\n".join(parts)
 
 
 def diff_markdown(difference: RoundDiff) -> str:
     """A difference as Markdown, to paste into an issue or a note."""
     parts = [f"## {difference.old} → {difference.new}{_simulated(difference.simulated)}", ""]
-    parts.append(_escaped(difference.summary))
+    parts.append(escaped(difference.summary))
     for title, changes in _sections(difference):
-        parts += ["", f"### {title}", "", _markdown_table(_DIFF_HEAD, [_change(change) for change in changes])]
+        parts += ["", f"### {title}", "", markdown_table(_DIFF_HEAD, [_change(change) for change in changes])]
     return "\n".join(parts) + "\n"
 
 
 def table_text(many: RoundTable, cells: int = 140) -> str:
     """Several rounds beside each other as text; ``*`` marks the best value of a line."""
-    parts = [f"{', '.join(many.rounds)}{_simulated(many.simulated)}", _line(many.summary)]
+    parts = [f"{', '.join(many.rounds)}{_simulated(many.simulated)}", one_line(many.summary)]
     head = ("what", *many.rounds)
     for title, rows in _groups(many):
-        parts += ["", title, _table(head, rows, cells, indent="  ")]
+        parts += ["", title, wrapped_table(head, rows, cells, indent="  ")]
     return "\n".join(parts)
 
 
 def table_markdown(many: RoundTable) -> str:
     """Several rounds beside each other as Markdown."""
-    parts = [f"## {', '.join(many.rounds)}{_simulated(many.simulated)}", "", _escaped(many.summary)]
+    parts = [f"## {', '.join(many.rounds)}{_simulated(many.simulated)}", "", escaped(many.summary)]
     for title, rows in _groups(many):
-        parts += ["", f"### {title}", "", _markdown_table(("what", *many.rounds), rows)]
+        parts += ["", f"### {title}", "", markdown_table(("what", *many.rounds), rows)]
     return "\n".join(parts) + "\n"
+
+
+#: Tables of a round that tell how it ended.
+_OUTCOME = ("Pools", "Checks", "Findings")
 
 
 def round_text(round_: Round, cells: int = 120) -> str:
     """A round in full: state, flags asked and in effect, pools predicted and actual, checks, times, findings."""
     parts = [_title(round_), *_facts(round_)]
     for title, head, rows in _tables(round_):
-        parts += ["", title, _table(head, rows, cells, indent="  ")]
+        parts += ["", title, wrapped_table(head, rows, cells, indent="  ")]
     for title, lines in _measured(round_):
         parts += ["", title, *(f"  {line}" for line in lines)]
     return "\n".join(parts)
 
 
+def round_outcome(round_: Round, cells: int = 120) -> str:
+    """What somebody who waited for a round wants to know: how it ended, its pools, its checks, what was found."""
+    parts = [_title(round_), *_facts(round_)]
+    for title, head, rows in _tables(round_):
+        if title in _OUTCOME:
+            parts += ["", title, wrapped_table(head, rows, cells, indent="  ")]
+    return "\n".join([*parts, "", f"The rest: tuner show {round_.name}"])
+
+
 def round_markdown(round_: Round) -> str:
     """A round in full as Markdown."""
-    parts = [f"## {_title(round_)}", "", *(f"- {_escaped(fact)}" for fact in _facts(round_))]
+    parts = [f"## {_title(round_)}", "", *(f"- {escaped(fact)}" for fact in _facts(round_))]
     for title, head, rows in _tables(round_):
-        parts += ["", f"### {title}", "", _markdown_table(head, rows)]
+        parts += ["", f"### {title}", "", markdown_table(head, rows)]
     for title, lines in _measured(round_):
         parts += ["", f"### {title}", "", "```text", *(line.replace("`", "'") for line in lines), "```"]
     return "\n".join(parts) + "\n"
@@ -119,11 +135,14 @@ def round_markdown(round_: Round) -> str:
 
 def ab_text(one: Side, other: Side, changes: Sequence[Change], cells: int = 120) -> str:
     """Two settings against each other: both with their rounds, and each measure with its verdict."""
-    parts = [_line(f"A {one.value}: {', '.join(one.rounds)}"), _line(f"B {other.value}: {', '.join(other.rounds)}")]
+    parts = [
+        one_line(f"A {one.value}: {', '.join(one.rounds)}"),
+        one_line(f"B {other.value}: {', '.join(other.rounds)}"),
+    ]
     rows = [_change(change) for change in changes]
     if not rows:
         return "\n".join([*parts, "  Nothing was measured on both sides."])
-    return "\n".join([*parts, _table(("what", "A", "B", "change", "verdict"), rows, cells, indent="  ")])
+    return "\n".join([*parts, wrapped_table(("what", "A", "B", "change", "verdict"), rows, cells, indent="  ")])
 
 
 _HEAD = (
@@ -139,6 +158,12 @@ _HEAD = (
     "TTFT",
     "remark",
 )
+#: Heads where there is little room: as on the Rounds screen.
+_SHORT = {"state slots": "slots", "requests": "req"}
+#: Columns that are left out where even a line of figures is too long, the first one first.
+_SPARE = ("ready", "when", "checks", "TTFT")
+#: Cells before the second line of a round.
+_UNDER = 10
 _DIFF_HEAD = ("what", "old", "new", "change", "verdict")
 
 
@@ -161,11 +186,6 @@ def _table_row(row: TableRow, rounds: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _before(rounds: Sequence[Round], at: int) -> Round | None:
-    kind = rounds[at].simulated
-    return next((older for older in rounds[at + 1 :] if older.simulated == kind), None)
-
-
 def _row(line: RoundSummary) -> tuple[str, ...]:
     changed = ", ".join(
         f"{name} {value_text(name, old)} -> {value_text(name, new)}" for name, (old, new) in line.changed.items()
@@ -184,14 +204,14 @@ def _row(line: RoundSummary) -> tuple[str, ...]:
         f"{line.name} (sim)" if line.simulated else line.name,
         time.strftime("%m-%d %H:%M", time.localtime(line.started_at)) if line.started_at else NONE,
         DAMAGED if line.damaged else str(line.state),
-        _line(changed) or NONE,
+        one_line(changed) or NONE,
         _count(line.kv_tokens),
         _count(line.mamba_slots),
         _count(line.max_running_requests),
         checks,
         _seconds(line.ready_seconds),
         _seconds(line.ttft_p50_s),
-        _line("; ".join(remark for remark in remarks if remark)),
+        one_line("; ".join(remark for remark in remarks if remark)),
     )
 
 
@@ -242,7 +262,7 @@ def _facts(round_: Round) -> list[str]:
         facts.append(f"tuner {round_.tuner_version}")
     if round_.log_path:
         facts.append(f"log: {round_.log_path}")
-    return [_line(fact) for fact in facts]
+    return [one_line(fact) for fact in facts]
 
 
 def _tables(round_: Round) -> list[tuple[str, Sequence[str], Rows]]:
@@ -277,7 +297,8 @@ def _pools(round_: Round) -> Rows:
 
 def _checks(round_: Round) -> Rows:
     return [
-        (check.name, _VERDICTS[check.verdict], _seconds(check.seconds), _line(check.reason)) for check in round_.checks
+        (check.name, _VERDICTS[check.verdict], _seconds(check.seconds), one_line(check.reason))
+        for check in round_.checks
     ]
 
 
@@ -297,7 +318,7 @@ def _readings(round_: Round) -> Rows:
     if readings.decode_tokens_per_s is not None:
         rows.append(("decode", f"{readings.decode_tokens_per_s:,.0f} tokens/s"))
     if readings.notice:
-        rows.append(("notice", _line(readings.notice)))
+        rows.append(("notice", one_line(readings.notice)))
     return rows
 
 
@@ -310,7 +331,7 @@ def _measured(round_: Round) -> list[tuple[str, list[str]]]:
 
 
 def _findings(round_: Round) -> Rows:
-    return [(str(f.id), str(f.severity), _line(f.title), _line(f.remedy)) for f in round_.findings]
+    return [(str(f.id), str(f.severity), one_line(f.title), one_line(f.remedy)) for f in round_.findings]
 
 
 def _flags(round_: Round) -> Rows:
@@ -321,7 +342,7 @@ def _flags(round_: Round) -> Rows:
 
 def _environment(round_: Round) -> Rows:
     variables = redact(round_.environment or round_.recipe.environment)
-    return [(name, _line(str(value))) for name, value in variables.items()]
+    return [(name, one_line(str(value))) for name, value in variables.items()]
 
 
 def _asked(values: dict[str, Any], name: str) -> str:
@@ -340,58 +361,26 @@ def _seconds(seconds: float | None) -> str:
     return NONE if seconds is None else format_seconds(seconds)
 
 
-def _line(text: str) -> str:
-    return " ".join(redact_text(plain(text)).split())
+def _two_lined(rows: Sequence[Sequence[str]], cells: int) -> str:
+    """Rows of the rounds list in two lines each: the figures, and under them what changed and the remark."""
+    told = [dict(zip(_HEAD, row, strict=True)) for row in rows]
+    names = [name for name in _HEAD if name not in ("changed", "remark")]
+    for spare in _SPARE:
+        figures = [[row[name] for name in names] for row in told]
+        if cells_before_last([*_short(names), ""], [[*row, ""] for row in figures]) - 2 <= cells:
+            break
+        names.remove(spare)
+    head, *lines = padded_rows(_short(names), [[row[name] for name in names] for row in told]).splitlines()
+    room = max(LEAST_CELLS, cells - _UNDER)
+    under = []
+    for row in told:
+        remark = row["remark"]
+        changed = row["changed"] if row["changed"] != NONE else ""
+        changed = clip(changed, max(room // 2, room - width(remark) - 2) if remark else room)
+        under.append(clip("; ".join(part for part in (changed, remark) if part), room))
+    pairs = [(line, f"{'':{_UNDER}}{words}") if words else (line,) for line, words in zip(lines, under, strict=True)]
+    return "\n".join([head, *(line for pair in pairs for line in pair)])
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], cells: int, indent: str = "") -> str:
-    """As :func:`_clipped_table`, but nothing is cut: long texts go on in further lines."""
-    full = [list(head), *(list(row) for row in rows)]
-    widths = [min(_WRAPPED_CELL, max(width(row[i]) for row in full)) for i in range(len(head))]
-    room = max(_LEAST_CELLS, cells - len(indent) - sum(widths[:-1]) - 2 * (len(widths) - 1))
-    widths[-1] = min(room, max(width(row[-1]) for row in full))
-    lines = []
-    for row in full:
-        columns = [wrapped(cell, widths[i]) for i, cell in enumerate(row)]
-        for at in range(max(map(len, columns))):
-            padded = [
-                _padded(column[at] if at < len(column) else "", widths[i], right=head[i] in _RIGHT)
-                for i, column in enumerate(columns)
-            ]
-            lines.append((indent + "  ".join(padded)).rstrip())
-    return "\n".join(lines)
-
-
-def _clipped_table(head: Sequence[str], rows: Iterable[Sequence[str]], cells: int) -> str:
-    """Columns as wide as what is in them, by terminal cells; the last takes what is left of ``cells``."""
-    clipped = [[clip(cell, _LONGEST_CELL) for cell in row[:-1]] + [row[-1]] for row in rows]
-    before = sum(max(width(row[i]) for row in [list(head), *clipped]) + 2 for i in range(len(head) - 1))
-    room = max(10, cells - before)
-    return _padded_rows(head, [[*row[:-1], clip(row[-1], room)] for row in clipped])
-
-
-def _padded_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    full = [head, *rows]
-    widths = [max(width(row[i]) for row in full) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(_padded(cell, widths[i], right=head[i] in _RIGHT) for i, cell in enumerate(row)).rstrip()
-        for row in full
-    )
-
-
-def _padded(text: str, cells: int, *, right: bool) -> str:
-    room = " " * max(0, cells - width(text))
-    return room + text if right else text + room
-
-
-def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [_markdown_row(head), "|" + "|".join("---:" if name in _RIGHT else "---" for name in head) + "|"]
-    return "\n".join([*lines, *(_markdown_row([_escaped(cell) for cell in row]) for row in rows)])
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _escaped(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", _line(text))
+def _short(names: Sequence[str]) -> list[str]:
+    return [_SHORT.get(name, name) for name in names]

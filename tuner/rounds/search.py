@@ -14,6 +14,9 @@ from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import RoundState
 
 #: Where words are looked for.
+#: Columns of JSON; those of a damaged round count as empty, since SQLite otherwise refuses the whole search.
+WHOLE_TAGS = "CASE WHEN json_valid(rounds.tags) THEN rounds.tags ELSE '[]' END"
+_WHOLE_FLAGS = "CASE WHEN json_valid(flags) THEN flags ELSE '{}' END"
 _TEXTS = ("note", "reason", "phase", "model", "flags", "tags", "verdict", "state")
 _TAG = re.compile(r"[^\s,\x00-\x1f\x7f]{1,40}")
 _FLAG = re.compile(r"[a-z0-9_]+")
@@ -126,20 +129,20 @@ def condition(
         parts.append(f"({texts} OR number = ?)")
         values += [f"%{_literal(word)}%"] * len(_TEXTS) + [int(name[1]) if name else 0]
     for tag in search.tags:
-        parts.append("EXISTS (SELECT 1 FROM json_each(rounds.tags) WHERE value = ?)")
+        parts.append(f"EXISTS (SELECT 1 FROM json_each({WHOLE_TAGS}) WHERE value = ?)")
         values.append(normal_tag(tag))
     if numbers is not None:
         parts.append("number IN (SELECT value FROM json_each(?))")
         values.append(msgspec.json.encode(numbers).decode())
     for flag in search.with_flags:
-        parts.append("json_extract(flags, ?) IS NOT NULL")
+        parts.append(f"json_extract({_WHOLE_FLAGS}, ?) IS NOT NULL")
         values.append(_path(flag))
     for flag, value in search.flags:
         if value is None:
-            parts.append("json_extract(flags, ?) IS NULL")
+            parts.append(f"json_extract({_WHOLE_FLAGS}, ?) IS NULL")
             values.append(_path(flag))
         else:
-            parts.append("json_extract(flags, ?) = json_extract(?, '$')")
+            parts.append(f"json_extract({_WHOLE_FLAGS}, ?) = json_extract(?, '$')")
             values += [_path(flag), msgspec.json.encode(value).decode()]
     return (" WHERE " + " AND ".join(parts) if parts else ""), tuple(values)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -15,7 +18,10 @@ from tuner.paths import Home
 from tuner.place import expanded
 from tuner.recipe.model import SIMULATOR
 
-_TIMEOUT_S = 60.0
+#: A cold interpreter on a slow disk takes seconds.
+_TIMEOUT_S = 30.0
+#: One that did not answer is not asked again for so long: a start asks several times.
+_NOT_AGAIN_S = 60.0
 #: Importing SGLang takes 15 s and CUDA; its metadata do not.
 _QUESTION = """
 import importlib.metadata as metadata, importlib.util as util, json
@@ -55,6 +61,10 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
 class _Remembered(msgspec.Struct):
     stamp: list[int]
     interpreter: Interpreter
+
+
+#: Interpreters that did not answer, and until when (steady clock) they are believed not to.
+_silent: dict[str, float] = {}
 
 
 def resolve_interpreter(python: str, environ: Mapping[str, str]) -> str | None:
@@ -99,23 +109,36 @@ def _stamp(python: str, place: str) -> list[int]:
 
 
 def _ask(python: str, environ: Mapping[str, str]) -> Interpreter:
+    silent = Interpreter(problem=f"{python} did not answer within {_TIMEOUT_S:g} s.")
+    if time.monotonic() < _silent.get(python, 0.0):
+        return silent
     try:
-        done = subprocess.run(
+        asked = subprocess.Popen(
             [python, "-c", _QUESTION],
             env=dict(environ),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TIMEOUT_S,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return Interpreter(problem=f"{python} did not answer within {_TIMEOUT_S:g} s.")
     except OSError as error:
         return Interpreter(problem=f"{python} cannot be run: {error.strerror or error}.")
     try:
-        return msgspec.json.decode(done.stdout, type=Interpreter)
+        answer, _ = asked.communicate(timeout=_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        _silent[python] = time.monotonic() + _NOT_AGAIN_S
+        return silent
+    finally:
+        # It may be a script that started others: they hold our pipe, and would outlive the question.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(asked.pid, signal.SIGKILL)
+        asked.wait()
+        if asked.stdout is not None:
+            asked.stdout.close()
+    try:
+        return msgspec.json.decode(answer, type=Interpreter)
     except msgspec.DecodeError:
-        return Interpreter(problem=f"{python} is no Python interpreter, or a broken one (status {done.returncode}).")
+        return Interpreter(problem=f"{python} is no Python interpreter, or a broken one (status {asked.returncode}).")
 
 
 def installed_version(python: str, home: Home, environ: Mapping[str, str]) -> str | None:

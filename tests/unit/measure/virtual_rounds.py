@@ -9,8 +9,9 @@ from tuner.sim.answers import babble
 from tuner.sim.cache import CacheShape, Keeping, PrefixCache
 from tuner.sim.faults import Faults
 from tuner.sim.flags import Options
+from tuner.sim.limits import Limits
 from tuner.sim.requests import Request
-from tuner.sim.scheduler import Limits, Scheduler
+from tuner.sim.scheduler import Scheduler
 from tuner.sim.speed import Speed
 from tuner.sim.stats import Stats
 

@@ -9,6 +9,7 @@ import pytest
 
 from tuner.metrics import MetricsError, ReadingsWindow, parse_metrics
 from tuner.metrics.model import Reach, Readings
+from tuner.metrics.snapshot import Snapshot
 
 GAUGES = [
     "kv_used_tokens",
@@ -85,3 +86,30 @@ def test_loads_that_are_no_numbers(value: float) -> None:
     window = ReadingsWindow()
     for at in (1.0, 2.0):
         kept(window.add(at, Reach.OFF, {"loads": [load, load]}))
+
+
+@pytest.mark.parametrize("value", ["-57", "1e300", "-1e308", "9007199254740992"])
+def test_a_number_that_can_be_no_count_is_not_told(value: str) -> None:
+    page = "".join(f"sglang:{name} {value}\n" for name in GAUGES) + "sglang:num_running_reqs 3\n"
+    loads = {"loads": [dict.fromkeys(("num_used_tokens", "max_running_requests", "gen_throughput"), float(value))]}
+    info = {"internal_states": [{"max_mamba_cache_size": 1 << 62}] * 9, "max_total_num_tokens": 5}
+    window = ReadingsWindow()
+    window.add(1.0, parse_metrics(page), loads, info)
+    told = msgspec.to_builtins(window.add(2.0, parse_metrics(page), loads, info))
+    numbers = [told[name] for name in told if isinstance(told[name], int | float) and name != "at"]
+    assert told["running"] == 3
+    assert all(0 <= number <= 5 for number in numbers)
+
+
+def test_counts_that_add_up_beyond_all_numbers_are_not_told() -> None:
+    page = "".join(f'sglang:{name}{{dp_rank="{rank}"}} 1.7e308\n' for name in GAUGES for rank in range(3))
+    two_looks(page, page)
+    assert parse_metrics(page) == Snapshot()
+
+
+@pytest.mark.parametrize("labels", ['a="' + '\\"' * 900_000 + '"', ",".join(f'a{i}="1"' for i in range(150_000))])
+def test_a_line_longer_than_any_of_sglangs_is_left_out_before_it_is_parsed(labels: str) -> None:
+    # The parser would take 20 s for one of these; the limit is that of the whole suite.
+    page = f"sglang:num_running_reqs{{{labels}}} 1\nsglang:num_queue_reqs 2\n"
+    snapshot = parse_metrics(page)
+    assert (snapshot.running, snapshot.queued) == (None, 2)

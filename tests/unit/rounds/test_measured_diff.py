@@ -18,7 +18,7 @@ from tuner.rounds.model import Change, ChangeVerdict, Round, RoundState
 from tuner.rounds.noise import compare_measured
 from tuner.rounds.report import round_markdown, round_text
 
-#: What the issue of this comparison injects: from request to request, and from round to round.
+#: Noise that is put in: from request to request, and from round to round.
 REQUEST, ROUND = 0.05, 0.02
 DEFAULT = Load()
 
@@ -101,7 +101,8 @@ def test_a_difference_of_rounds_judges_their_loads() -> None:
     chance = random.Random(1)
     found = named(diff(round_of(1, measured(chance)), round_of(2, measured(chance, 0.6))).metrics)
     ttft = found["load 4x1,024+64: TTFT p50, s"]
-    assert (ttft.verdict, ttft.change) == (ChangeVerdict.WORSE, "+50 %") or ttft.verdict is ChangeVerdict.WORSE
+    assert ttft.verdict is ChangeVerdict.WORSE
+    assert ttft.change.startswith("+")
     assert found["load 4x1,024+64: TTFT p95, s"].verdict is ChangeVerdict.WORSE
     assert found["load 4x1,024+64: output, tokens/s"].verdict is ChangeVerdict.WORSE
     # 192 samples do not make a p99.

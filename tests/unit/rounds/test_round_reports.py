@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +17,9 @@ from tuner.rounds.report import (
     diff_markdown,
     diff_text,
     round_markdown,
+    round_outcome,
     round_text,
     rounds_markdown,
-    rounds_text,
     summaries_text,
 )
 from tuner.rounds.summary import summarise
@@ -46,6 +49,14 @@ def round_(number: int, fraction: float = 0.86, **fields: object) -> Round:
         "phase_seconds": {"loading weights": 20.0},
     }
     return Round(number=number, **{**known, **fields})  # type: ignore[arg-type]
+
+
+def rounds_text(rounds: Sequence[Round], cells: int = 140) -> str:
+    """Rounds, newest first, as ``tuner rounds`` shows them."""
+    before = [
+        next((r for r in rounds[at + 1 :] if r.simulated == new.simulated), None) for at, new in enumerate(rounds)
+    ]
+    return summaries_text([summarise(new, old) for new, old in zip(rounds, before, strict=True)], cells)
 
 
 def test_the_rounds_list_shows_changes_pools_checks_and_words_in_columns() -> None:
@@ -78,6 +89,19 @@ def test_a_table_keeps_to_the_terminal_and_an_empty_history_has_words() -> None:
     assert rounds_text([]) == "No rounds yet: tuner run starts the first one."
 
 
+@pytest.mark.parametrize("cells", [40, 60, 80, 100])
+def test_on_a_narrow_terminal_what_changed_and_the_note_have_a_line_of_their_own(cells: int) -> None:
+    failed = round_(2, 0.99, state=RoundState.FAILED, phase="capturing graphs", reason="Out of memory.", note="更多 KV")
+    lines = rounds_text([failed, round_(1)], cells).splitlines()
+    assert max(width(line) for line in lines) <= cells
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["round", "r2", "r1"]
+    assert "262,294" in lines[1] and "57" in lines[1]
+    assert "mem_fraction_s" in lines[2] and "更多 KV" in lines[2]
+    if cells >= 80:
+        assert "mem_fraction_static 0.86 -> 0.99" in lines[2]
+        assert ("ready" in lines[0]) and ("checks" in lines[0])
+
+
 def test_a_simulated_round_is_marked_wherever_it_is_shown() -> None:
     simulated = round_(2, simulated=True)
     assert "r2 (sim)" in rounds_text([simulated])
@@ -97,6 +121,13 @@ def test_a_round_in_full_names_what_was_asked_what_came_and_what_to_do() -> None
         "p50 0.80 s, p95 1.2 s of 24", "66.6 %", "low-headroom", "Lower it.", "loading weights", "max_running_requests",
     ):  # fmt: skip
         assert word in text
+
+
+def test_the_end_of_a_round_fits_the_eye_and_says_where_the_rest_is() -> None:
+    whole, end = round_text(round_(4)), round_outcome(round_(4))
+    assert "Flags" in whole and "Flags" not in end
+    assert end.splitlines()[0] == whole.splitlines()[0]
+    assert "Pools" in end and end.endswith("tuner show r4")
 
 
 def test_a_diff_as_text_has_one_table_per_kind_flags_first() -> None:
@@ -158,7 +189,7 @@ def test_no_text_of_a_model_or_log_reaches_the_terminal_as_more_than_text(words:
     for text in texts:
         assert not any(ord(c) < 32 and c != "\n" for c in text)
         assert "\x7f" not in text
-    assert len(summaries_text([summarise(shown)], cells).splitlines()) == 2
+    assert len(summaries_text([summarise(shown)], cells).splitlines()) <= 3
 
 
 def test_what_to_do_is_told_whole_on_a_narrow_terminal() -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.text import clip, plain, width, wrapped
+from tuner.text import clip, fitted, plain, width, wrapped
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,16 @@ def test_whatever_comes_out_is_safe_and_stays_so(text):
     assert not any(ord(c) < 32 and c not in "\n\t" for c in out)
     assert not any(0x7F <= ord(c) <= 0x9F for c in out)
     out.encode()
+
+
+@given(st.text(max_size=30), st.integers(0, 20), st.booleans())
+def test_a_column_is_filled_exactly_whatever_is_in_it(text, cells, right):
+    assert width(fitted(plain(text).replace("\n", " ").replace("\t", " "), cells, right=right)) == cells
+
+
+def test_a_column_is_filled_at_the_end_that_is_asked():
+    assert fitted("状态", 6) == "状态  " and fitted("状态", 6, right=True) == "  状态"
+    assert fitted("状态池", 4, right=True) == " 状…"
 
 
 def test_wide_characters_take_two_cells():
