@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import resvg_py
+from recording import Frame, recording
 from textual.pilot import Pilot
 
 from tuner.metrics.model import GpuReading
@@ -35,6 +36,22 @@ def keep(app: TunerApp, name: str) -> None:
     (HERE / f"{name}.png").write_bytes(bytes(resvg_py.svg_to_bytes(svg_string=svg)))
 
 
+class Film:
+    """Collects the screens of the recording."""
+
+    def __init__(self, app: TunerApp) -> None:
+        self._app = app
+        self._frames: list[Frame] = []
+
+    def take(self, seconds: float) -> None:
+        """The screen as it is now, to be seen so long."""
+        self._frames.append(Frame(self._app.export_screenshot(), seconds))
+
+    def keep(self, name: str) -> None:
+        """Writes the recording."""
+        (HERE / f"{name}.svg").write_text(recording(self._frames))
+
+
 async def until(pilot: Pilot[None], true: Callable[[], bool]) -> None:
     """Lets the app work until something is true; ends the script when it never comes."""
     for _ in range(int(LIMIT_S / 0.1)):
@@ -52,14 +69,16 @@ def recipe() -> Recipe:
     return load(find_preset("demo", Home.find())).with_flags({"port": port})
 
 
-async def drag_ratio(pilot: Pilot[None], cells: int) -> None:
-    """Takes the ratio slider's knob and moves it, without letting go."""
+async def drag_ratio(pilot: Pilot[None], cells: int, film: Film) -> None:
+    """Takes the ratio slider's knob and moves it, without letting go; each cell is a picture."""
     slider = pilot.app.screen.query_one("#mamba_full_memory_ratio", Slider)
     line = slider.render().plain
     start = line.index("●")
     await pilot.mouse_down(slider, offset=(start, 0))
     for step in range(1, abs(cells) + 1):
         await pilot.hover(slider, offset=(start + (step if cells > 0 else -step), 0))
+        await pilot.pause(0.1)
+        film.take(0.4)
 
 
 async def tour(session: Session, first: Recipe) -> None:
@@ -75,21 +94,32 @@ async def tour(session: Session, first: Recipe) -> None:
         await pilot.pause(1.0)
         keep(app, "doctor")
         await pilot.press("1")
-        await drag_ratio(pilot, -6)
+        await pilot.pause(1.0)
+        film = Film(app)
+        film.take(1.5)
+        await drag_ratio(pilot, -6, film)
         await pilot.pause(1.5)
         keep(app, "tune-drag")
+        film.take(1.5)
         slider = app.screen.query_one("#mamba_full_memory_ratio", Slider)
         await pilot.mouse_up(slider, offset=(slider.render().plain.index("●"), 0))
         await pilot.press("R")
         await pilot.pause(0.5)
         keep(app, "restart")
+        film.take(2.5)
         await pilot.press("y")
-        await pilot.pause(3.5)
+        for _ in range(7):
+            await pilot.pause(0.5)
+            film.take(0.5)
         keep(app, "starting")
         await until(pilot, lambda: session.history.count() == 2 and session.history.get(2).state == "verified")
+        await pilot.pause(0.5)
+        film.take(2.0)
         await pilot.press("escape", "3")
         await pilot.pause(1.0)
         keep(app, "compare")
+        film.take(4.0)
+        film.keep("tour")
         await pilot.press("2")
         await pilot.pause(1.0)
         keep(app, "rounds")

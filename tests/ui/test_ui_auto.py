@@ -98,7 +98,7 @@ async def test_the_operator_takes_over_in_the_middle_of_a_round(session: AutoSes
         await pilot.press("A")
         await until(pilot, lambda: isinstance(app.screen, AutoScreen))
         await pilot.press("x")
-        await until(pilot, lambda: "Not met (aborted). Auto was broken off." in screen_text(app))
+        await until(pilot, lambda: "Taken over before the need was met." in screen_text(app))
         assert "r0 is started again." in screen_text(app)
 
 

@@ -84,6 +84,17 @@ async def on_the_bench(app: TunerApp, pilot: Pilot[None], model: str) -> None:
     await until(pilot, lambda: app.inputs is not None and "KV tokens" in screen_text(app))
 
 
+async def test_where_no_model_was_named_the_plans_place_says_where_one_is_found(
+    begun: Begun, session: FakeSession
+) -> None:
+    session.cannot = "No model is named: set model_path in the recipe, or give --model DIR."
+    async with begun(found()) as (app, pilot):
+        await until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        await pilot.press("escape")
+        await until(pilot, lambda: "No model is named yet: 6 lists" in screen_text(app))
+        assert "--model" not in screen_text(app)
+
+
 async def test_one_sglang_and_one_model_need_no_question_and_end_on_a_plan(begun: Begun, session: FakeSession) -> None:
     async with begun(found(interpreters=(PYTHON,), models=(HYBRID,))) as (app, pilot):
         await on_the_bench(app, pilot, HYBRID.path)

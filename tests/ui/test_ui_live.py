@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import msgspec
 import pytest
-from uifakes import FakeSession, busy
+from uifakes import DEMO, FakeSession, busy
 from uiscreen import Opened, screen_text, told, until
 
 from tuner.findings import Finding, FindingId, Severity
@@ -149,6 +150,20 @@ async def test_a_server_that_is_only_looked_at_is_not_touched_and_a_sentence_say
         await until(pilot, lambda: "read-only: start, check and stop it where it runs." in told(app))
         assert not isinstance(app.screen, WorkingScreen)
     assert (session.asked, session.stopped) == ([], 0)
+
+
+async def test_a_server_that_is_only_looked_at_gets_no_advice_from_rounds_of_this_machine(
+    session: FakeSession, opened: Opened
+) -> None:
+    session.run_round(DEMO, publish=lambda _: None, cancel=threading.Event())
+    for attached, told_of in (("", True), ("http://gpu-box:30000", False)):
+        session.attached = attached
+        async with opened() as (app, pilot):
+            await pilot.press("5")
+            await until(pilot, lambda: "[5 Doctor]" in screen_text(app))
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            assert (session.advice.sentence in screen_text(app)) is told_of
 
 
 # what lines say

@@ -21,7 +21,7 @@ from tuner.serverlog.model import Phase
 from tuner.session.events import CheckEnded, PhaseChanged, RoundClosed, RoundOpened, ServerStopped
 from tuner.ui.ascii import only_ascii, to_ascii
 from tuner.ui.bench import Bench
-from tuner.ui.progress import ENDING, Progress, StepState, Work, advance, begin, finish
+from tuner.ui.progress import CHECKS, ENDING, Progress, StepState, Work, advance, begin, finish
 from tuner.ui.screens.details import DetailsScreen
 from tuner.ui.screens.dialog import ConfirmScreen
 from tuner.ui.screens.numbers import NumbersScreen
@@ -35,6 +35,9 @@ CONFLICT = Finding(
     remedy="Remove one.", evidence=("--a and --b",),
 )  # fmt: skip
 TAKEN = msgspec.structs.replace(CONFLICT, id=FindingId.PORT_IN_USE, title="The port is taken.")
+OUT_OF_MEMORY = Finding(
+    id=FindingId.OOM_WHILE_SERVING, severity=Severity.FATAL, title="Out of memory.", remedy="Lower mem_fraction_static."
+)
 OFF = Accuracy(
     slots_predicted=81, slots_actual=80, tokens_predicted=220_000, tokens_actual=220_044, tokens_percent=0.02,
     requests_predicted=3, requests_actual=3, ready_free_predicted=4.6, ready_free_actual=4.7,
@@ -202,6 +205,23 @@ def test_only_refusals_of_the_plan_can_be_forced() -> None:
     assert not closed(opened, RoundState.REFUSED, "preflight", findings=(CONFLICT, TAKEN)).forceable
     assert not closed(opened, RoundState.REFUSED, "preflight").forceable
     assert not closed(opened, RoundState.FAILED, Phase.SIZING, findings=(CONFLICT,)).forceable
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [(CHECKS, "The server came up, and died while it was checked."), ("warming up", "The server did not come up.")],
+)
+async def test_why_a_start_failed_is_told_above_its_steps(
+    phase: str, said: str, session: FakeSession, opened: Opened
+) -> None:
+    begun = begin(Work.ROUND, stops_first=False, before={}, simulated=False)
+    begun = advance(begun, PhaseChanged(phase=Phase.LAUNCHING, elapsed_s=1.0, total_s=1.0), 1.0)
+    async with opened(size=(80, 24)) as (app, pilot):
+        app.progress = closed(begun, RoundState.FAILED, phase, reason="Out of memory.", findings=(OUT_OF_MEMORY,))
+        await pilot.press("p")
+        await until(pilot, lambda: said in screen_text(app))
+        text = screen_text(app)
+        assert text.index(said) < text.index(OUT_OF_MEMORY.remedy) < text.index("launching")
 
 
 async def test_a_failed_start_says_its_reason_once_and_leads_to_the_doctor(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from uifakes import DEMO, HYBRID_27B, FakeSession
 
 from tuner.checks.model import CheckResult, Verdict
+from tuner.findings import Finding, FindingId, Severity
 from tuner.flags import catalogue
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import ChangeVerdict, Round, RoundState
@@ -29,6 +30,7 @@ from tuner.ui.screens.compare import _judged
 from tuner.ui.screens.export import FORMATS
 from tuner.ui.terminal import Output
 from tuner.ui.timing import last_like, times_of
+from tuner.ui.widgets.findings_list import fitted
 from tuner.ui.widgets.palette import meter, shares
 from tuner.ui.widgets.scale import Scale
 from tuner.ui.wording import changes_line, in_flight_words, signed, value
@@ -291,3 +293,48 @@ def test_every_slider_has_the_range_and_the_sentence_of_the_catalogue() -> None:
         info = catalogue()[knob.name]
         assert (knob.scale.low, knob.scale.high, knob.scale.step) == (info.low, info.high, info.step)
         assert knob.help == info.help
+
+
+# findings
+
+
+def _finding(severity: Severity, title: str, remedy: str) -> Finding:
+    return Finding(id=FindingId.LOW_HEADROOM, severity=severity, title=title, remedy=remedy)
+
+
+_FATAL = _finding(Severity.FATAL, "SGLang would refuse this start.", "Raise mem_fraction_static above 0.588.")
+_OTHERS = tuple(_finding(Severity.WARNING, f"{n} 个警告：显存很少。", f"Lower knob {n} a little.") for n in (1, 2, 3))
+
+
+def _drawn(findings: tuple[Finding, ...], wide: int, high: int) -> list[str]:
+    words = fitted(findings, wide, high)
+    assert words.get_height({}, wide) <= high
+    return str(words).split("\n")
+
+
+def test_what_will_fail_keeps_its_remedy_where_there_is_no_room_for_all() -> None:
+    assert _drawn((*_OTHERS, _FATAL), 40, 4) == [
+        "✗ SGLang would refuse this start. Raise mem_fraction_static above 0.588.",
+        "! 1 个警告：显存很少。",
+        "  i shows 2 more",
+    ]
+    assert _drawn((*_OTHERS, _FATAL), 80, 2) == [
+        "✗ SGLang would refuse this start. Raise mem_fraction_static above 0.588.",
+        "  i shows 3 more",
+    ]
+
+
+def test_as_many_remedies_are_told_as_there_is_room_for_the_worst_finding_first() -> None:
+    assert _drawn(_OTHERS, 40, 4) == [
+        "! 1 个警告：显存很少。 Lower knob 1 a little.",
+        "! 2 个警告：显存很少。",
+        "! 3 个警告：显存很少。",
+    ]
+    assert _drawn(_OTHERS, 80, 3)[2].endswith("Lower knob 3 a little.")
+
+
+@given(severities=st.lists(st.sampled_from(Severity), max_size=5), wide=st.integers(20, 90), high=st.integers(1, 12))
+@settings(max_examples=80)
+def test_findings_never_take_more_room_than_there_is(severities: list[Severity], wide: int, high: int) -> None:
+    findings = tuple(_finding(s, f"第 {n} 个发现 of a plan", "Do this, then that.") for n, s in enumerate(severities))
+    assert not findings or _drawn(findings, wide, high)

@@ -269,10 +269,10 @@ async def test_work_asked_for_while_a_start_is_prepared_is_not_lost_and_can_stil
         asked.set()
         go_on.wait()
 
-    monkeypatch.setattr("tuner.ui.app.last_like", slow)
+    monkeypatch.setattr("tuner.ui.workflow.last_like", slow)
     async with opened() as (app, pilot):
         await until(pilot, lambda: app.running_name == "r1")
-        app._begin_round()
+        app.workflow.begin_round()
         await until(pilot, asked.is_set)
         monkeypatch.setattr(session, "verify", lambda publish, cancel: cancel.wait() and None)
         await pilot.press("v")
@@ -356,6 +356,21 @@ async def test_the_log_follows_the_file_finds_words_and_never_reads_markup(
         await until(pilot, lambda: "hit 1/1" in screen_text(app))
         await pilot.press("f")
         assert app.screen.query_one(LogView).following
+
+
+async def test_what_is_found_far_along_a_line_of_the_log_is_brought_into_sight(
+    session: FakeSession, opened: Opened
+) -> None:
+    far = f"{'状态池 ' * 40}needle{'.' * 300}"
+    Path(ran(session).log_path).write_text(f"{far}\nneedle at the start\n", encoding="utf-8")
+    async with opened(size=(80, 24)) as (app, pilot):
+        await pilot.press("4")
+        await until(pilot, lambda: "needle at the start" in screen_text(app))
+        await pilot.press("slash", *"needle.", "enter")
+        await until(pilot, lambda: "hit 1/1" in screen_text(app) and "needle....." in screen_text(app))
+        assert "at the start" not in screen_text(app)
+        await pilot.press("slash", *["backspace"] * 7, *"start", "enter")
+        await until(pilot, lambda: "needle at the start" in screen_text(app))
 
 
 FOUR = (80, 24)

@@ -35,8 +35,8 @@ FOUND = (
 def planned(inputs: PlanInputs) -> Plan:
     """Round numbers by a rule of three: the screens are tested here, not the planner."""
     flags = inputs.flags
-    rest = inputs.free_after.gib - 46.83 * (1 - flags["mem_fraction_static"])
-    ratio = flags["mamba_full_memory_ratio"]
+    rest = inputs.free_after.gib - 46.83 * (1 - flags.get("mem_fraction_static", 0.86))
+    ratio = flags.get("mamba_full_memory_ratio", 0.9)
     kv, states = rest / (1 + ratio), rest * ratio / (1 + ratio)
     sizes = {"weights": 27.54, "states": states, "kv": kv, "graphs": 1.86, "free": 18.1 - rest}
     labels = {"kv": "KV"}

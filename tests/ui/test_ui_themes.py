@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from rich.color import ColorType
@@ -64,6 +65,40 @@ async def test_with_sixteen_colours_every_screen_uses_the_terminals_own_and_can_
                 assert not both or style.color.is_default, (key, text, style)  # type: ignore[union-attr]
             if key == "question_mark":
                 await pilot.press("escape")
+
+
+async def test_with_sixteen_colours_a_log_shows_what_went_wrong_in_the_terminals_red(
+    session: FakeSession, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLORTERM")
+    round_ = session.run_round(DEMO, publish=lambda _: None, cancel=threading.Event())
+    Path(round_.log_path).write_text("a warning\nRuntimeError: no kernel\n", encoding="utf-8")
+    async with opened(size=(80, 24)) as (app, pilot):
+        await pilot.press("4")
+        await until(pilot, lambda: "RuntimeError: no kernel" in screen_text(app))
+        colours = {text.strip(): style.color for text, style in styled(app) if style is not None}
+        red, yellow = colours["RuntimeError: no kernel"], colours["a warning"]
+        assert red is not None and (red.type, red.number) == (ColorType.STANDARD, 1)
+        assert yellow is not None and (yellow.type, yellow.number) == (ColorType.STANDARD, 3)
+
+
+async def test_with_sixteen_colours_the_chosen_row_is_in_one_colour_that_can_be_read_on_it(
+    session: FakeSession, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("COLORTERM")
+    session.fail_in = "sizing pools"
+    for _ in range(2):
+        session.run_round(DEMO, publish=lambda _: None, cancel=threading.Event())
+    async with opened(size=(80, 24)) as (app, pilot):
+        await pilot.press("2")
+        await until(pilot, lambda: "r1" in screen_text(app) and app.chosen == 2)
+        await pilot.pause()
+        failed = [(style.bgcolor, style.color) for text, style in styled(app) if style and text.startswith("failed in")]
+        numbers = [(back and back.number, fore and fore.number) for back, fore in failed]
+        blue, bright_white, red = 4, 15, 1
+        assert numbers[:2] == [(blue, bright_white), (None, red)]
 
 
 async def test_neighbours_in_the_bar_have_different_colours_in_every_theme(opened: Opened) -> None:

@@ -1,19 +1,17 @@
-"""The terminal app: it holds what the screens share, and turns keys into calls of the session."""
+"""The terminal app: what the screens share, what the threads tell, and the keys that work everywhere."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import click
-import msgspec
 from textual import on, work
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.driver import Driver
@@ -23,36 +21,34 @@ from textual.reactive import var
 from textual.screen import Screen
 
 from tuner.paths import HomeError
-from tuner.planner.model import HEADROOM_GIB, PlanInputs
-from tuner.recipe.model import Recipe, RecipeError
+from tuner.planner.model import PlanInputs
+from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
-from tuner.rounds.model import Round, RoundState
+from tuner.rounds.model import Round
 from tuner.session.events import RoundClosed, RoundOpened
-from tuner.session.first_preset import keep_preset, packaged_demo
-from tuner.ui import auto_view
-from tuner.ui import progress as progressing
 from tuner.ui.ascii import AsciiFilter
+from tuner.ui.auto_view import AutoView
 from tuner.ui.bench import Bench, flag_changes
 from tuner.ui.commands import commands
 from tuner.ui.keys import named_keys
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
 from tuner.ui.modes import MODES
 from tuner.ui.preview import Baseline, baseline, preview
-from tuner.ui.progress import Progress, Work
+from tuner.ui.progress import Progress
+from tuner.ui.restyling import RestylingApp
+from tuner.ui.round_actions import Verdict, edit_note, export_round, mark_round
 from tuner.ui.runner import EVERY_S, Runner
 from tuner.ui.screens.base import Place
 from tuner.ui.screens.dialog import ConfirmScreen
-from tuner.ui.screens.restart import RestartFacts, back_screen, force_screen, restart_screen
-from tuner.ui.screens.working import WorkingScreen
 from tuner.ui.settings import FILE, AppSettings, SettingsError, read_settings
 from tuner.ui.settling import settled
 from tuner.ui.signals import Handlers, on_signals
 from tuner.ui.terminal import TerminalDriver
 from tuner.ui.themes import THEMES
-from tuner.ui.timing import last_like, times_of
 from tuner.ui.trend import Trend
 from tuner.ui.widgets.chrome import PLACES
-from tuner.ui.wording import Known, changes_line, in_flight_words
+from tuner.ui.wording import Known, changes_line
+from tuner.ui.workflow import Workflow
 
 if TYPE_CHECKING:
     from tuner.session.session import Session
@@ -60,7 +56,8 @@ if TYPE_CHECKING:
 
 #: Seconds after which a screen has been drawn for the first time.
 _OPENED_S = 1.5
-_ENDED_EARLY = (RoundState.FAILED, RoundState.ABORTED, RoundState.REFUSED)
+#: Seconds without a look from which on what is shown counts as old; a look takes 1.5 s at the most.
+LATE_S = 2.5
 
 
 def _machine(recipe: Recipe) -> object:
@@ -69,12 +66,8 @@ def _machine(recipe: Recipe) -> object:
     return recipe.model_path, recipe.port, parallel, recipe.python, recipe.environment, recipe.tuner
 
 
-#: Seconds without a look from which on what is shown counts as old; a look takes 1.5 s at the most.
-LATE_S = 2.5
-
-
-class TunerApp(App[None]):
-    """Screens read its reactives; only its methods change them."""
+class TunerApp(RestylingApp):
+    """Holds what the screens share. They read its variables; the work under way is changed by ``workflow`` alone."""
 
     TITLE = "tuner"
     CSS_PATH = "tuner.tcss"
@@ -127,7 +120,7 @@ class TunerApp(App[None]):
     starter: var[int | None] = var(None)
     progress: var[Progress | None] = var(None)
     #: The rounds of auto, under way or the last.
-    auto: var[auto_view.AutoView | None] = var(None)
+    auto: var[AutoView | None] = var(None)
     #: Name of the running round ("r3"), "server" for one without a round, "" while nothing runs.
     running_name: var[str] = var("")
     #: Counts changes of the history, for screens that show it.
@@ -149,8 +142,7 @@ class TunerApp(App[None]):
         #: What the inputs were gathered for and in which turn.
         self._gathered_for: object = None
         self._gathered_turn = 0
-        #: The server whose end is no surprise, and the running round as last seen.
-        self._ended = ""
+        #: The running round as last seen.
         self._seen: object = None
         self._ascii = False
         self._told_to_go: Handlers | None = None
@@ -160,6 +152,7 @@ class TunerApp(App[None]):
         self.trend = Trend()
         self._looked_at_s = time.monotonic()
         self.runner = Runner(session, self.post_message, every_s=every_s)
+        self.workflow = Workflow(self)
         self.set_reactive(TunerApp.bench, Bench.opened(recipe))
         for theme in THEMES:
             self.register_theme(theme)
@@ -253,8 +246,7 @@ class TunerApp(App[None]):
 
     @on(LookArrived)
     def _looked_at(self, message: LookArrived) -> None:
-        if self.progress is not None:
-            self.progress = progressing.ticked(self.progress, time.monotonic())
+        self.workflow.tick()
         self._keep_for_charts(message.look)
         self.look, self.look_problem, self.starter = message.look, "", message.starter
         running = message.look.running
@@ -276,7 +268,7 @@ class TunerApp(App[None]):
         if not self._looked:
             self._looked = True
             if self._demo and running is None:
-                self._begin_round()
+                self.workflow.begin_round()
 
     def _keep_for_charts(self, look: Look) -> None:
         self._looked_at_s = time.monotonic()
@@ -290,10 +282,8 @@ class TunerApp(App[None]):
         self.late_s = int(passed) if passed > LATE_S else 0
 
     def _miss(self, name: str) -> None:
-        """Says that a server has gone, unless that was asked for here or a start has just told it."""
-        round_ = self.progress.round if self.progress is not None else None
-        told = round_ is not None and round_.name == name and round_.state in _ENDED_EARLY
-        if name and name != self._ended and not told and not self.runner.busy:
+        """Says that a server has gone, unless that was to be expected."""
+        if name and not self.workflow.expected_end(name):
             self.say(
                 f"The server of {name} is gone: stopped or killed from outside. 4 shows its log, R starts it again.",
                 severity="warning",
@@ -325,60 +315,18 @@ class TunerApp(App[None]):
 
     @on(Happened)
     def _happened(self, message: Happened) -> None:
-        if self.auto is not None and not self.auto.ended:
-            self.auto = auto_view.advance(self.auto, message.event)
-            if isinstance(message.event, RoundOpened):
-                # Each of its rounds has a list of steps of its own.
-                self.progress = self._begun_round({}, simulated=message.event.round.simulated)
-        if self.progress is not None:
-            self.progress = progressing.advance(self.progress, message.event, time.monotonic())
+        self.workflow.follow(message.event)
         if isinstance(message.event, RoundOpened | RoundClosed):
             self.history_version += 1
             self.chosen = message.event.round.number
 
     @on(WorkEnded)
     def _work_ended(self, message: WorkEnded) -> None:
-        if self.progress is None:
-            return
-        self.progress = progressing.finish(self.progress, message.problem, time.monotonic())
-        if self.auto is not None:
-            self.auto = auto_view.ended(self.auto, message.problem)
+        self.workflow.finish(message.problem)
         self.history_version += 1
         self.runner.look_now()
         # The boot log of a round just ended may calibrate the next plan.
         self._gather()
-        if self.auto is not None:
-            self._say_auto(self.auto)
-            return
-        if self.progress.work is Work.ROUND and self.progress.round is not None and not self.progress.good:
-            self._look_back(self.progress.round)
-        # The end of the work may come while the app is being left.
-        if self.screen_stack and not isinstance(self.screen, WorkingScreen):
-            ended = self.progress
-            words = "." if ended.good else f": {ended.problem or 'p shows how, 5 what to do'}"
-            self.say(f"{ended.title}{words}", severity="information" if ended.good else "warning")
-
-    @work(exclusive=True, group="dialog")
-    async def action_find(self) -> None:
-        """Looks around this machine, asks what is missing, and puts the recipe on the bench."""
-        from tuner.ui.screens.first_run import FirstRunScreen
-
-        begun = await self.push_screen_wait(FirstRunScreen(self.session.finder))
-        try:
-            if begun is not None and begun.demo:
-                name = "demo"
-                self.load(await asyncio.to_thread(packaged_demo, self.session.home), name)
-                if not self.running_name:
-                    self._begin_round()
-            elif begun is not None and begun.recipe is not None:
-                path = await asyncio.to_thread(keep_preset, self.session.home, begun.recipe)
-                self.bench = self.bench.loaded(begun.recipe)
-                self.say(f"{begun.words} Kept as preset {path.stem} in {path.parent}. R starts it.")
-                self.go("tune")
-        except (HomeError, RecipeError) as error:
-            self.say(str(error), severity="error")
-        except OSError as error:
-            self.say(f"The preset cannot be written: {error.strerror or error}.", severity="error")
 
     # the bench
 
@@ -417,280 +365,51 @@ class TunerApp(App[None]):
         """All knobs as running."""
         self.bench = self.bench.reset()
 
-    # work
+    # dialogs and work
 
-    @work(exclusive=True, group="dialog")
-    async def action_restart(self) -> None:
+    def ask(self, dialog: Callable[[], Awaitable[None]]) -> None:
+        """Runs what asks the operator something; the last question counts."""
+        self.run_worker(dialog, exclusive=True, group="dialog")
+
+    def action_find(self) -> None:
+        """Looks around this machine, asks what is missing, and puts the recipe on the bench."""
+        from tuner.ui.beginning import begin_with_what_is_here
+
+        self.ask(partial(begin_with_what_is_here, self))
+
+    def action_restart(self) -> None:
         """Asks once, then starts."""
-        if self._only_looks() or self._occupied() or self._taken():
-            return
-        facts = await self._restart_facts()
-        if facts is not None and await self.push_screen_wait(restart_screen(facts)):
-            self._begin_round(force=facts.refused)
+        self.ask(self.workflow.restart)
 
-    @work(exclusive=True, group="dialog")
-    async def force(self) -> None:
-        """Asks, then starts what was refused."""
-        refused = self.progress.round if self.progress is not None else None
-        if refused is None or self._occupied() or self._taken():
-            return
-        if await self.push_screen_wait(force_screen(refused, self.running_name)):
-            self.bench = self.bench.replaced(refused.recipe)
-            self._begin_round(force=True)
-
-    @work(thread=True, exclusive=True, group="back")
-    def _look_back(self, round_: Round) -> None:
-        """What there is to go back to after a round that did not come out well."""
-        try:
-            good = self.session.way_back(round_)
-        except HistoryError:
-            # The work itself has told what is wrong with the history.
-            return
-        self.call_from_thread(self._offer, round_, good)
-
-    def _offer(self, round_: Round, good: Round | None) -> None:
-        if self.progress is not None and self.progress.ended and self.progress.round == round_:
-            self.progress = progressing.offering(self.progress, good)
-
-    @work(exclusive=True, group="dialog")
-    async def fall_back(self) -> None:
-        """Asks, then starts the last good round again."""
-        ended = self.progress
-        if ended is None or ended.round is None or ended.back is None or self._occupied() or self._taken():
-            return
-        if await self.push_screen_wait(back_screen(ended.back, ended.round, self.running_name)):
-            self.bench = self.bench.replaced(ended.back.recipe)
-            if self.runner.fall_back(ended.round):
-                self._watch_round(times_of(ended.back), simulated=ended.back.simulated)
-            else:
-                self._say_busy()
-
-    def _only_looks(self) -> bool:
-        """Whether the server is only looked at; says so."""
-        if self.session.attached:
-            from tuner.session.attached import read_only_words  # only there anything is attached
-
-            self.say(read_only_words(self.session.attached), severity="warning")
-        return bool(self.session.attached)
-
-    def _taken(self) -> bool:
-        """Whether another tuner is in the middle of a round on this server; says so."""
-        if self.starter is not None:
-            words = f"Another tuner (process {self.starter}) is in the middle of {self.running_name}: wait for it."
-            self.say(words, severity="warning")
-        return self.starter is not None
-
-    async def _restart_facts(self) -> RestartFacts | None:
-        recipe = self.bench.draft
-        try:
-            before = await asyncio.to_thread(last_like, self.session.history, recipe)
-        except HistoryError as error:
-            self.say(str(error), severity="error")
-            return None
-        shown = preview(self.inputs, recipe) if self.inputs is not None else None
-        readings = self.look.readings if self.look is not None else None
-        counted = (readings.running, readings.queued) if readings is not None else (None, None)
-        known = [n for n in counted if n is not None]
-        return RestartFacts(
-            changes=self.bench.changes(),
-            before=self.baseline,
-            plan=shown.plan if shown else None,
-            problem=shown.problem if shown else self.inputs_problem,
-            took_s=before.ready_seconds if before else None,
-            took_name=before.name if before else "",
-            in_flight=sum(known) if known else None,
-            simulated=recipe.simulated,
-            known=self.known,
-        )
-
-    @work(exclusive=True, group="begin")
-    async def _begin_round(self, *, force: bool = False) -> None:
-        recipe = self.bench.draft
-        try:
-            before = await asyncio.to_thread(last_like, self.session.history, recipe)
-        except HistoryError as error:
-            self.say(str(error), severity="error")
-            return
-        if not self.runner.start_round(recipe, force=force):
-            self._say_busy()
-            return
-        self._watch_round(times_of(before), simulated=recipe.simulated)
-
-    def _watch_round(self, before: Mapping[str, float], *, simulated: bool) -> None:
-        """Shows a round that has been begun; ``before``: the times of an earlier start."""
-        self.auto = None
-        self.progress = self._begun_round(before, simulated=simulated)
-        self._ended = self.running_name
-        self.push_screen(WorkingScreen())
-
-    def _begun_round(self, before: Mapping[str, float], *, simulated: bool) -> Progress:
-        return progressing.begin(
-            Work.ROUND,
-            stops_first=bool(self.running_name),
-            before=before,
-            simulated=simulated,
-            now=time.monotonic(),
-        )
-
-    @work(exclusive=True, group="dialog")
-    async def action_auto(self) -> None:
+    def action_auto(self) -> None:
         """Asks for the need and begins; while it is under way, shows it."""
-        from tuner.ui.screens.auto import AutoScreen, NeedScreen  # not opened, it costs nothing at the first paint
-
-        if self.auto is not None and not self.auto.ended:
-            self.push_screen(AutoScreen())
-            return
-        if self._only_looks() or self._occupied() or self._taken():
-            return
-        recipe = self.bench.draft
-        agents = recipe.flags.get("max_running_requests")
-        line = recipe.tuner.headroom_gib
-        goal = await self.push_screen_wait(
-            NeedScreen(
-                agents=agents if isinstance(agents, int) else 1,
-                headroom_gib=line if line is not None else HEADROOM_GIB,
-                running=self.running_name,
-            )
-        )
-        if goal is None:
-            return
-        if not self.runner.start_auto(recipe, goal):
-            self._say_busy()
-            return
-        self.auto = auto_view.AutoView()
-        self.progress = self._begun_round({}, simulated=recipe.simulated)
-        self._ended = self.running_name
-        self.push_screen(AutoScreen())
-
-    def show_phases(self) -> None:
-        """The steps of the start under way."""
-        self.push_screen(WorkingScreen())
-
-    def _say_auto(self, view: auto_view.AutoView) -> None:
-        met = view.outcome is not None and view.outcome.met
-        words = view.outcome.reason if view.outcome is not None else view.problem
-        self.say(f"Auto: {words}", severity="information" if met else "warning")
-
-    def _say_busy(self) -> None:
-        doing = self.progress.title if self.progress is not None and not self.progress.ended else "Other work"
-        self.say(f"Not begun: {doing[:1].lower()}{doing[1:]} is still under way. p shows it.", severity="warning")
+        self.ask(self.workflow.auto)
 
     def action_verify(self) -> None:
         """The checks again."""
-        if self._only_looks() or self._occupied() or self._nothing_runs():
-            return
-        if self.runner.verify():
-            self._begin(Work.VERIFY)
+        self.workflow.verify()
 
-    @work(exclusive=True, group="dialog")
-    async def action_stop(self) -> None:
+    def action_stop(self) -> None:
         """Asks, then stops the server."""
-        if self._only_looks() or self._occupied() or self._nothing_runs():
-            return
-        readings = self.look.readings if self.look is not None else None
-        flying = (readings.running or 0) + (readings.queued or 0) if readings is not None else 0
-        text = in_flight_words(flying) if flying else "No request is known to be in flight."
-        if await self.push_screen_wait(
-            ConfirmScreen(f"Stop {self.running_name}", Content(text), yes="Stop", careful=flying > 0)
-        ):
-            if not self.runner.stop():
-                self._say_busy()
-                return
-            self._ended = self.running_name
-            self._begin(Work.STOP)
-
-    def _begin(self, work: Work) -> None:
-        self.auto = None
-        self.progress = progressing.begin(
-            work, stops_first=work is Work.STOP, before={}, simulated=self.simulated, now=time.monotonic()
-        )
-        self.push_screen(WorkingScreen())
-
-    def abort(self) -> None:
-        """Asks the work under way to end."""
-        if self.progress is not None and not self.progress.ended:
-            self.runner.abort()
-            self.progress = progressing.aborting(self.progress)
-            if self.auto is not None:
-                self.auto = msgspec.structs.replace(self.auto, aborting=True)
+        self.ask(self.workflow.stop)
 
     def action_progress(self) -> None:
         """The work under way, or the last."""
-        if self.progress is None:
-            self.say("Nothing has been started yet. R starts the server.")
-        elif not isinstance(self.screen, WorkingScreen):
-            self.push_screen(WorkingScreen())
-
-    def _occupied(self) -> bool:
-        if self.runner.busy:
-            self.action_progress()
-        return self.runner.busy
-
-    def _nothing_runs(self) -> bool:
-        if not self.running_name:
-            self.say("No server runs. R starts one.", severity="warning")
-        return not self.running_name
+        self.workflow.show()
 
     # rounds
 
-    @work(exclusive=True, group="dialog")
-    async def action_note(self) -> None:
+    def action_note(self) -> None:
         """Edits the note of the round meant."""
-        from tuner.ui.screens.note import NoteScreen
+        self.ask(partial(edit_note, self))
 
-        round_ = await self._meant()
-        if round_ is None:
-            return
-        note = await self.push_screen_wait(NoteScreen(round_.name, round_.note))
-        if note is not None and await self._kept(partial(self.session.history.set_note, round_.number, note)):
-            self.say(f"Note on {round_.name} saved.")
-
-    @work(exclusive=True, group="dialog")
-    async def action_export(self) -> None:
+    def action_export(self) -> None:
         """Writes the round meant to a file."""
-        from tuner.ui.screens.export import ExportScreen
+        self.ask(partial(export_round, self))
 
-        round_ = await self._meant()
-        if round_ is None:
-            return
-        written = await self.push_screen_wait(ExportScreen(round_.name, partial(self.session.export, round_.number)))
-        if written is not None:
-            mark = " It is marked as simulated." if round_.simulated else ""
-            self.say(f"{round_.name} is written to {written.path}.{mark}")
-
-    @work(exclusive=True, group="dialog")
-    async def action_judge(self, verdict: Literal["keep", "reject"]) -> None:
+    def action_judge(self, verdict: Verdict) -> None:
         """Marks the round meant; the same key again takes the mark away."""
-        round_ = await self._meant()
-        if round_ is None:
-            return
-        wanted = "" if round_.verdict == verdict else verdict
-        if await self._kept(partial(self.session.history.set_verdict, round_.number, wanted)):
-            self.say(f"{round_.name} is marked: {wanted}." if wanted else f"The mark of {round_.name} is gone.")
-
-    async def _meant(self) -> Round | None:
-        """The round chosen in the list; elsewhere the running one, else the newest."""
-        number = self.chosen if self.current_mode in ("rounds", "compare") else None
-        if number is None and self.running_round is not None:
-            number = self.running_round.number
-        history = self.session.history
-        try:
-            round_ = await asyncio.to_thread(history.last if number is None else partial(history.get, number))
-        except HistoryError as error:
-            self.say(str(error), severity="error")
-            return None
-        if round_ is None:
-            self.say("There is no round yet. R starts one.", severity="warning")
-        return round_
-
-    async def _kept(self, write: partial[None]) -> bool:
-        try:
-            await asyncio.to_thread(write)
-        except HistoryError as error:
-            self.say(str(error), severity="error")
-            return False
-        self.history_version += 1
-        return True
+        self.ask(partial(mark_round, self, verdict))
 
     def log_of(self) -> tuple[str, int | None, str]:
         """Which log to show: name, round number and path, as far as known."""
@@ -736,9 +455,8 @@ class TunerApp(App[None]):
 
     async def action_quit(self) -> None:
         """Leaves; asks only while a start is under way."""
-        self._leave()
+        self.ask(self._leave)
 
-    @work(exclusive=True, group="dialog")
     async def _leave(self) -> None:
         if self.runner.busy:
             text = Content("The work goes on without being watched: a start ends up unchecked. Esc stays here.")

@@ -15,11 +15,13 @@ def commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemCommand]:
     seen: set[str] = set()
     for active in screen.active_bindings.values():
         binding = active.binding
-        if not binding.tooltip or not binding.description or binding.action in seen or not active.enabled:
+        # A screen shows some keys of the app beside its own.
+        action = binding.action.removeprefix("app.")
+        if not binding.tooltip or not binding.description or action in seen or not active.enabled:
             continue
         if active.node is not app and active.node is not screen:
             continue
-        seen.add(binding.action)
+        seen.add(action)
         key = binding.key_display or app.get_key_display(binding)
         run = partial(app.run_action, binding.action, active.node)
         yield SystemCommand(binding.description, f"{binding.tooltip} · key {key}", run)

@@ -20,7 +20,7 @@ from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round
 from tuner.server.model import StartRefused
 from tuner.session.auto.model import Goal
-from tuner.session.events import Event
+from tuner.session.events import Event, Publish
 from tuner.session.runners import run_by_another
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
 
@@ -33,6 +33,8 @@ EVERY_S = 1.0
 #: What the session tells in one sentence.
 _TOLD = (StartRefused, RecipeError, CannotPlan, ModelError, HistoryError, HomeError)
 _BROKE_OFF = "The work broke off in the middle; the rounds list tells how far it came."
+#: Work in a thread: told whom to tell and what ends it, it answers why it could not be done.
+_Job = Callable[[Publish, threading.Event], str | None]
 
 
 class Runner:
@@ -77,7 +79,7 @@ class Runner:
     def start_round(self, recipe: Recipe, *, force: bool = False) -> bool:
         """One round of ``recipe``; ``force`` starts what the plan would refuse. False: other work is under way."""
 
-        def ran(publish: Callable[[Event], None], cancel: threading.Event) -> None:
+        def ran(publish: Publish, cancel: threading.Event) -> None:
             self._session.run_round(recipe, publish=publish, cancel=cancel, force=force)
 
         return self._work(ran)
@@ -85,7 +87,7 @@ class Runner:
     def start_auto(self, recipe: Recipe, goal: Goal) -> bool:
         """Rounds from ``recipe`` until ``goal`` is met or cannot be. False: other work is under way."""
 
-        def ran(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+        def ran(publish: Publish, cancel: threading.Event) -> str | None:
             outcome = self._session.auto(recipe, goal, publish=publish, cancel=cancel, leave=threading.Event())
             return None if outcome.met else outcome.reason
 
@@ -94,7 +96,7 @@ class Runner:
     def fall_back(self, failed: Round) -> bool:
         """The last good round again, after ``failed``. False: other work is under way."""
 
-        def ran(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+        def ran(publish: Publish, cancel: threading.Event) -> str | None:
             again = self._session.fall_back(failed, publish=publish, cancel=cancel)
             return None if again is not None else "There is no good round to go back to any more, or it runs already."
 
@@ -103,7 +105,7 @@ class Runner:
     def verify(self) -> bool:
         """The checks again. False: other work is under way."""
 
-        def checked(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+        def checked(publish: Publish, cancel: threading.Event) -> str | None:
             results = self._session.verify(publish=publish, cancel=cancel)
             return None if results is not None else "No server runs: there is nothing to check."
 
@@ -112,7 +114,7 @@ class Runner:
     def stop(self) -> bool:
         """Stops the running server. False: other work is under way."""
 
-        def stopped(publish: Callable[[Event], None], cancel: threading.Event) -> str | None:
+        def stopped(publish: Publish, cancel: threading.Event) -> str | None:
             del cancel
             outcome = self._session.stop(publish=publish)
             if outcome is None:
@@ -150,7 +152,7 @@ class Runner:
     def _publish(self, event: Event) -> None:
         self._post(Happened(event))
 
-    def _work(self, work: Callable[[Callable[[Event], None], threading.Event], str | None]) -> bool:
+    def _work(self, work: _Job) -> bool:
         if self.busy:
             # What is under way would lose its cancel event, and could not be aborted any more.
             return False
@@ -159,9 +161,7 @@ class Runner:
         self._worker.start()
         return True
 
-    def _guarded(
-        self, work: Callable[[Callable[[Event], None], threading.Event], str | None], cancel: threading.Event
-    ) -> None:
+    def _guarded(self, work: _Job, cancel: threading.Event) -> None:
         # Stays when an error passes that nothing here knows: the screen must not wait for ever.
         problem: str | None = _BROKE_OFF
         try:

@@ -14,8 +14,8 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Footer, Input, Label, Static
 
-from tuner.planner.solve import Need
-from tuner.session.auto.model import Goal
+from tuner.planner.need import Need
+from tuner.session.auto.model import Ended, Goal
 from tuner.text import plain
 from tuner.ui.auto_view import AutoRow, AutoView
 from tuner.ui.widgets.key_button import KeyButton
@@ -152,9 +152,11 @@ def _end(view: AutoView) -> list[Content]:
         return [Content.assemble(("✗ ", "bold $error"), (plain(view.problem), "$error"))]
     if outcome.met:
         return [Content.assemble(("✓ ", "$success"), (f"The need is met by {outcome.winner}.", "bold"))]
-    lines = [
-        Content.assemble(("✗ ", "bold $error"), (f"Not met ({outcome.ended}). ", "bold $error"), plain(outcome.reason))
-    ]
+    if outcome.ended is Ended.ABORTED:
+        lines = [Content.assemble(("– ", "bold $warning"), ("Taken over before the need was met.", "bold"))]
+    else:
+        head = f"Not met ({outcome.ended}). "
+        lines = [Content.assemble(("✗ ", "bold $error"), (head, "bold $error"), plain(outcome.reason))]
     if outcome.nearest is not None and outcome.nearest.fits:
         near = outcome.nearest
         lines.append(
@@ -215,12 +217,12 @@ class AutoScreen(ModalScreen[None]):
 
     def action_abort(self) -> None:
         """Asks auto to end; the app puts back what ran before."""
-        self.tuner.abort()
+        self.tuner.workflow.abort()
 
     def action_phases(self) -> None:
         """The steps of the start under way."""
         self.dismiss()
-        self.tuner.show_phases()
+        self.tuner.workflow.show_phases()
 
     def action_log(self) -> None:
         """To the log."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.geometry import Size
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
+from tuner.ui.restyling import PAUSE_S
 from tuner.ui.widgets.chrome import NavBar, StatusLine
+from tuner.ui.widgets.foot import Foot
 
 if TYPE_CHECKING:
     from tuner.ui.app import TunerApp
@@ -24,12 +28,19 @@ class Place(Screen[None]):
     mode: ClassVar[str] = ""
     #: Heading of the help overlay, and what the screen is for in one sentence.
     purpose: ClassVar[str] = ""
+    #: Actions whose keys are not at the bottom of a narrow terminal.
+    spare: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self) -> None:
         super().__init__()
         # Textual marks every new screen as older than the styles, and then reads all of them again, twice, which holds
         # the app up for longer than anything else it does. A new screen gets its styles when it is mounted.
-        self._css_update_count = self.app._css_update_count
+        # Textual has no public word for that; one that counts otherwise is only slower.
+        known = getattr(self.app, "_css_update_count", None)
+        if known is not None:
+            self._css_update_count = known
+        #: What the screen was last told to be as large as.
+        self._told_size = Size(0, 0)
 
     @property
     def tuner(self) -> TunerApp:
@@ -45,7 +56,32 @@ class Place(Screen[None]):
         yield NavBar(self.mode)
         yield StatusLine()
         yield from self.body()
-        yield Footer(show_command_palette=False, compact=True)
+        yield Foot(self.spare)
+
+    @on(events.Resize)
+    async def _take_size(self, event: events.Resize) -> None:
+        """Takes the classes of the new size before Textual lays the screen out, not after, which would do it twice.
+
+        A screen hears of every size again from its own layout; that would lay it out once more.
+        """
+        if event.size == self._told_size:
+            event.prevent_default()
+            return
+        opening, self._told_size = not self._told_size, event.size
+        if not opening:
+            # What is drawn anew is much: the garbage of before is better looked for now than in the middle.
+            gc.collect()
+            await asyncio.sleep(PAUSE_S)
+        steps = (
+            (event.size.width, self.app.HORIZONTAL_BREAKPOINTS),
+            (event.size.height, self.app.VERTICAL_BREAKPOINTS),
+        )
+        classes = {name: False for _, points in steps for _, name in points or ()}
+        for cells, points in steps:
+            classes[max((least, name) for least, name in points or () if cells >= least)[1]] = True
+        self.update_classes(classes, animate=False)
+        # Until then nothing is painted: the screen takes no other message.
+        await asyncio.sleep(PAUSE_S)
 
     def turn_page(self, selector: str) -> None:
         """A page further in a text beside the list in focus; after its end back to the start."""

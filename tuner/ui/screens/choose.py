@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Label, OptionList
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option as Line
 
-from tuner.ui.widgets.choice import Option
+from tuner.ui.widgets.choice import Choice, Option
 
 
 class ChooseScreen(ModalScreen[str | None]):
@@ -27,9 +27,9 @@ class ChooseScreen(ModalScreen[str | None]):
         self._chosen = chosen
 
     def compose(self) -> ComposeResult:
-        """Title and list."""
-        with Vertical(classes="dialog"):
-            yield Label(self._title, classes="title", markup=False)
+        """The list."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = Content(self._title)
             yield OptionList(*(Line(self._line(o), id=o.key) for o in self._options))
 
     def on_mount(self) -> None:
@@ -47,3 +47,10 @@ class ChooseScreen(ModalScreen[str | None]):
     def _line(self, option: Option) -> Content:
         mark = "● " if option.key == self._chosen else "  "
         return Content.assemble((f"{mark}{option.label:<20}", "bold"), (f" {option.why}", "$foreground 70%"))
+
+
+async def choose_for(app: App[Any], choice: Choice) -> None:
+    """Shows the list of ``choice`` and gives it the answer; for a worker."""
+    answer = await app.push_screen_wait(ChooseScreen(choice.label, choice.options, choice.value))
+    if answer is not None:
+        choice.take(answer)

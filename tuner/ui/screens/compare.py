@@ -138,7 +138,7 @@ class CompareScreen(Place):
                 id="compare.old_later"),
         Binding("w", "swap", "Swap", tooltip="Old and new change places", id="compare.swap"),
         Binding("g", "chart", "Chart", tooltip="Show or hide the chart", id="compare.chart"),
-        Binding("u", "use", "Use flags", show=False, tooltip="Put the new round's flags on the Tune screen",
+        Binding("u", "use", "Use", show=False, tooltip="Put the new round's flags on the Tune screen",
                 id="compare.use"),
     ]  # fmt: skip
 

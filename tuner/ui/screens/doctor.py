@@ -25,6 +25,7 @@ from tuner.ui.remedies import Case, Entry, Outlook, Remedy, cases, entries, flag
 from tuner.ui.screens.base import Place
 from tuner.ui.widgets.entry_text import EntryText, entry_line
 from tuner.ui.widgets.key_button import KeyButton
+from tuner.ui.widgets.row_list import RowList
 
 #: Readings of days take seconds to read, and a minute changes nothing in them.
 _ADVICE_HOLDS_S = 60.0
@@ -55,7 +56,7 @@ class DoctorScreen(Place):
 
     def body(self) -> Iterable[Widget]:
         """List, detail, button."""
-        yield OptionList(id="cases")
+        yield RowList(id="cases")
         yield VerticalScroll(EntryText(), KeyButton("Put it on the Tune screen (a)", id="apply", variant="primary",
                                                 compact=True), id="case", can_focus=False)  # fmt: skip
 
@@ -83,6 +84,10 @@ class DoctorScreen(Place):
     @work(thread=True, exclusive=True, group="newest")
     def _load(self) -> None:
         session, running = self.tuner.session, self.tuner.running_round
+        if session.attached:
+            # Rounds of this machine say nothing about a server elsewhere.
+            self.app.call_from_thread(self._loaded, None, None)
+            return
         try:
             newest = session.history.last()
             advised = advised_round(session.history, running)

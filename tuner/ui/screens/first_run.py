@@ -21,7 +21,7 @@ from tuner.recipe.model import Recipe
 from tuner.session.finding_here import Finder, Found, FoundInterpreter, FoundModel, NotHere
 from tuner.session.first_recipe import Options, first_recipe, options
 from tuner.text import clip, plain
-from tuner.ui.screens.choose import ChooseScreen
+from tuner.ui.screens.choose import choose_for
 from tuner.ui.widgets.choice import Choice, Option
 from tuner.ui.widgets.key_button import KeyButton
 from tuner.units import format_gib
@@ -125,10 +125,7 @@ class FirstRunScreen(ModalScreen[FirstRun | None]):
     @on(Choice.Opened)
     @work
     async def _opened(self, event: Choice.Opened) -> None:
-        choice = event.choice
-        answer = await self.app.push_screen_wait(ChooseScreen(choice.label, choice.options, choice.value))
-        if answer is not None:
-            choice.take(answer)
+        await choose_for(self.app, event.choice)
 
     @on(Input.Submitted)
     def _entered(self) -> None:

@@ -105,6 +105,7 @@ class GuideScreen(ModalScreen[None]):
     #guide { height: 1fr; scrollbar-size-vertical: 1; }
     #guide Center { height: auto; }
     GuidePage { width: 78; max-width: 100%; height: auto; padding: 0 1; }
+    GuideScreen.-tall GuidePage { padding: 1; }
     #guide-word { height: 1; border: none; padding: 0 1; display: none; }
     """
 

@@ -11,9 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Static
 
-from tuner.text import clip
+from tuner.text import clip, wrapped
+from tuner.ui.widgets.sheet import Sheet
+
+#: Cells before what a key does.
+_KEYS, _NAME = 15, 14
 
 
 class KeyLine(msgspec.Struct, frozen=True):
@@ -41,6 +44,33 @@ def key_groups(screen: Screen[object]) -> dict[str, list[KeyLine]]:
     return {name: list(lines.values()) for name, lines in groups.items() if lines}
 
 
+class HelpText(Sheet):
+    """Groups of keys; a long line goes on below its words, not below its key."""
+
+    def __init__(self, purpose: str, groups: Mapping[str, list[KeyLine]], settings: str) -> None:
+        super().__init__()
+        self._purpose = purpose
+        self._groups = groups
+        self._settings = settings
+
+    def text(self, cells: int) -> Content:
+        """All of it."""
+        lines = [Content.assemble((part, "$foreground 80%")) for part in wrapped(self._purpose, cells) if part]
+        for name, group in self._groups.items():
+            lines.append(Content.assemble((f"\n{name}" if lines else name, "bold $primary")))
+            lines += [part for line in group for part in _line(line, cells)]
+        lines.append(Content.assemble(("\nMouse", "bold $primary")))
+        lines += _indented(
+            "Drag a slider, turn the wheel on it, click values, rounds, names of screens and keys.", cells, ""
+        )
+        names = [line.name for group in self._groups.values() for line in group if line.name]
+        if names:
+            lines.append(Content.assemble(("\nOther keys", "bold $primary")))
+            lines += _indented(f'In {self._settings}, under [keys], as "{names[0]}" = "f5". Names here:', cells, "")
+            lines += _indented(", ".join(names), cells, "$foreground 60%")
+        return Content("\n").join(lines)
+
+
 class HelpScreen(ModalScreen[None]):
     """Lists keys; any of them, or a click, closes it."""
 
@@ -51,17 +81,15 @@ class HelpScreen(ModalScreen[None]):
 
     def __init__(self, title: str, purpose: str, groups: Mapping[str, list[KeyLine]], settings: str) -> None:
         super().__init__()
-        self._settings = settings
         self._title = title
-        self._purpose = purpose
-        self._groups = groups
+        self._told = HelpText(purpose, groups, settings)
 
     def compose(self) -> ComposeResult:
         """Groups of keys."""
         with VerticalScroll(classes="dialog wide", id="keys") as box:
             box.border_title = f"Keys: {self._title}"
             box.border_subtitle = "G opens the guide's page on this screen · Esc closes"
-            yield Static(self._text(), markup=False)
+            yield self._told
 
     def on_mount(self) -> None:
         """Ready to scroll."""
@@ -73,24 +101,16 @@ class HelpScreen(ModalScreen[None]):
 
         self.app.switch_screen(GuideScreen(page_of(self.app.screen_stack[-2])))
 
-    def _text(self) -> Content:
-        lines: list[Content] = [Content.assemble((self._purpose, "$foreground 80%"))] if self._purpose else []
-        for name, group in self._groups.items():
-            lines.append(Content.assemble((f"\n{name}" if lines else name, "bold $primary")))
-            lines += [_line(line) for line in group]
-        lines.append(Content.assemble(("\nMouse", "bold $primary")))
-        lines.append(Content("  Drag a slider, turn the wheel on it, click values, rounds, names of screens and keys."))
-        names = [line.name for group in self._groups.values() for line in group if line.name]
-        if names:
-            lines.append(Content.assemble(("\nOther keys", "bold $primary")))
-            lines.append(Content(f'  In {self._settings}, under [keys], as "{names[0]}" = "f5". Names here:'))
-            lines.append(Content.assemble((f"  {', '.join(names)}", "$foreground 60%")))
-        return Content("\n").join(lines)
+
+def _line(line: KeyLine, cells: int) -> list[Content]:
+    more = line.more if line.more != line.what else ""
+    # A name that is longer than its column has one blank behind it.
+    name = f"{line.what:<{_NAME - 1}} "
+    first, *rest = wrapped(more, max(20, cells - 2 - _KEYS - len(name)))
+    head = Content.assemble((f"  {clip(line.keys, _KEYS - 1):<{_KEYS}}", "bold"), name, (first, "$foreground 60%"))
+    indent = " " * (2 + _KEYS + len(name))
+    return [head, *(Content.assemble((f"{indent}{part}", "$foreground 60%")) for part in rest)]
 
 
-def _line(line: KeyLine) -> Content:
-    return Content.assemble(
-        (f"  {clip(line.keys, 14):<14} ", "bold"),
-        f"{line.what:<13} ",
-        (line.more if line.more != line.what else "", "$foreground 60%"),
-    )
+def _indented(text: str, cells: int, style: str) -> list[Content]:
+    return [Content.assemble((f"  {part}", style)) for part in wrapped(text, cells - 2)]

@@ -14,7 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from tuner.rounds.errors import HistoryError
-from tuner.text import clip, plain
+from tuner.text import fitted, plain
 from tuner.ui.logtail import LogTail
 from tuner.ui.screens.base import Place
 from tuner.ui.widgets.log_view import LogView
@@ -33,7 +33,7 @@ class LogHead(Widget):
         """File at the left, state at the right."""
         left, right = self.words
         room = max(0, self.size.width - len(right) - 2)
-        return Content.assemble((f" {clip(left, room):<{room}} ", "$foreground 80%"), (right, "bold $primary"))
+        return Content.assemble((f" {fitted(left, room)} ", "$foreground 80%"), (right, "bold $primary"))
 
 
 class LogScreen(Place):

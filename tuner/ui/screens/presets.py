@@ -22,7 +22,7 @@ from tuner.planner.model import CannotPlan, Plan
 from tuner.recipe import load
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
-from tuner.text import clip, plain, width
+from tuner.text import clip, fitted, plain, width
 from tuner.ui.bench import FlagChange, flag_changes
 from tuner.ui.preview import Preview, preview
 from tuner.ui.screens.base import Place
@@ -219,7 +219,7 @@ def _changed(changes: tuple[FlagChange, ...]) -> list[Content]:
     lines = [Content.assemble(("Against the Tune screen", "bold $primary"))]
     lines += [
         Content.assemble(f"  {c.name}{' ' * max(1, 34 - width(c.name))}",
-                         (f"{clip(flag_value(c.name, c.old), 18):>18} → ", "$foreground 60%"),
+                         (f"{fitted(flag_value(c.name, c.old), 18, right=True)} → ", "$foreground 60%"),
                          (clip(flag_value(c.name, c.new), 40), "bold $warning"))
         for c in changes
     ]  # fmt: skip

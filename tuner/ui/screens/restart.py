@@ -10,7 +10,7 @@ from tuner.planner.model import Plan
 from tuner.rounds.model import Round
 from tuner.session.deaths import refused_for_deaths
 from tuner.session.gate import refusals, weighed
-from tuner.text import clip, plain, width
+from tuner.text import clip, fitted, plain, width
 from tuner.ui.bench import FlagChange, flag_changes
 from tuner.ui.preview import Baseline
 from tuner.ui.screens.dialog import ConfirmScreen
@@ -113,7 +113,7 @@ def _changes(facts: RestartFacts) -> list[Content]:
     lines += [
         Content.assemble(
             f"  {_padded(change.name, 30)}",
-            (f"{_fitted(flag_value(change.name, change.old), 14)}", "$foreground 60%"),
+            (fitted(flag_value(change.name, change.old), 14, right=True), "$foreground 60%"),
             (" → ", "$foreground 60%"),
             (clip(flag_value(change.name, change.new), 16), "bold $warning"),
         )
@@ -184,8 +184,3 @@ def _costs(facts: RestartFacts) -> list[Content]:
 
 def _padded(text: str, cells: int) -> str:
     return text + " " * max(1, cells - width(text))
-
-
-def _fitted(text: str, cells: int) -> str:
-    shown = clip(text, cells)
-    return " " * (cells - width(shown)) + shown

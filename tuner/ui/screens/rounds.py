@@ -25,6 +25,7 @@ from tuner.ui.round_text import known_words, round_text
 from tuner.ui.screens.base import Place
 from tuner.ui.screens.details import DetailsScreen
 from tuner.ui.widgets.rounds_brief import head, line
+from tuner.ui.widgets.row_list import RowList
 
 #: More pages than any history has.
 _ALL_PAGES = 1_000_000
@@ -94,6 +95,7 @@ class RoundsScreen(Place):
 
     mode = "rounds"
     purpose = "All rounds, newest first. Failed ones stay, with the reason; * is beaten by no other round."
+    spare = frozenset({"tags", "chart"})
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "mark", "Mark", tooltip="Mark rounds to compare: two side by side, up to twelve as a table",
@@ -106,7 +108,7 @@ class RoundsScreen(Place):
         Binding("t", "tags", "Tags", tooltip="Write this round's tags", id="rounds.tags"),
         Binding("g", "chart", "Chart", tooltip="Any measure over the rounds marked, else over those found",
                 id="rounds.chart"),
-        Binding("u", "use", "Use flags", tooltip="Put this round's flags on the Tune screen, to go back to them",
+        Binding("u", "use", "Use", tooltip="Put this round's flags on the Tune screen, to go back to them",
                 id="rounds.use"),
         Binding("l", "log", "Its log", show=False, tooltip="Show this round's log", id="rounds.log"),
         Binding("escape", "leave", "All rounds", show=False, tooltip="Close the search, then take all marks away",
@@ -359,7 +361,7 @@ class RoundsScreen(Place):
         self._ask(max(0, self.page.offset + pages * self._rows()))
 
 
-class RoundList(OptionList):
+class RoundList(RowList):
     """The lines of a page; stepping over its edge flips the page."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import ClassVar
 
-from textual import on, work
+from textual import events, on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
@@ -34,7 +34,7 @@ from tuner.ui.knobs import (
 )
 from tuner.ui.preview import failing, preview
 from tuner.ui.screens.base import Place
-from tuner.ui.screens.choose import ChooseScreen
+from tuner.ui.screens.choose import choose_for
 from tuner.ui.trend import FINE_S
 from tuner.ui.widgets.choice import Choice
 from tuner.ui.widgets.findings_list import FindingsList
@@ -49,20 +49,32 @@ from tuner.ui.wording import changes_line
 
 #: Places of a track that are tried for "a start here would fail".
 _TRIED = 24
+#: Rows of a screen that has room for the last minutes below the plan and its findings.
+_TREND_ROWS = 42
+#: In place of a plan that nothing was chosen for.
+NO_MODEL = "No model is named yet: 6 lists recipes to start from, F3 looks around this machine."
 _MARKED = ("mem_fraction_static", "mamba_full_memory_ratio", "max_mamba_cache_size", "max_running_requests")
 
 
-class KnobHelp(Widget):
+class KnobHelp(Sheet):
     """What the knob in focus does, and where there is room the bounds of its track."""
 
-    text: reactive[str] = reactive("")
-    bounds: reactive[str] = reactive("")
+    words: reactive[str] = reactive("", repaint=False)
+    bounds: reactive[str] = reactive("", repaint=False)
     roomy: reactive[bool] = reactive(False, layout=True)
 
-    def render(self) -> Content:
+    def watch_words(self) -> None:
+        """Draws."""
+        self.redraw()
+
+    def watch_bounds(self) -> None:
+        """Draws."""
+        self.redraw()
+
+    def text(self, cells: int) -> Content:
         """Plain sentences."""
         more = f"\n{self.bounds}" if self.roomy and self.bounds else ""
-        return Content.assemble((self.text, "$foreground 70%"), (more, "$foreground 50%"))
+        return Content.assemble((self.words, "$foreground 70%"), (more, "$foreground 50%"))
 
 
 class ChangeLine(Sheet):
@@ -79,7 +91,7 @@ class ChangeLine(Sheet):
         """Draws."""
         self.redraw()
 
-    def text(self) -> Content:
+    def text(self, cells: int) -> Content:
         """The changes, or how to get some."""
         if not self.changes:
             return Content.assemble(("No change yet: turn a knob.", "$foreground 50%"))
@@ -168,12 +180,13 @@ class TuneScreen(Place):
         self._live()
         self._history()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         """The table of terms is long where the screen is tall and wide enough."""
-        roomy = self.size.height >= 32 and self.size.width >= 110
+        roomy = event.size.height >= 32 and event.size.width >= 110
         self.query_one(TermTable).tall = roomy
         self.query_one(PoolNumbers).roomy = roomy
         self.query_one(KnobHelp).roomy = roomy
+        self.query_one("#preview").set_class(roomy and event.size.height >= _TREND_ROWS, "-roomy")
 
     # knobs
 
@@ -221,10 +234,7 @@ class TuneScreen(Place):
     @on(Choice.Opened)
     @work
     async def _opened(self, event: Choice.Opened) -> None:
-        choice = event.choice
-        answer = await self.app.push_screen_wait(ChooseScreen(choice.label, choice.options, choice.value))
-        if answer is not None:
-            choice.take(answer)
+        await choose_for(self.app, event.choice)
 
     def action_unset(self) -> None:
         """Leaves the flag of the knob in focus to the server."""
@@ -249,7 +259,7 @@ class TuneScreen(Place):
         knob = self._knob(self.focused.id if self.focused else None)
         if knob is not None:
             told = self.query_one(KnobHelp)
-            told.text, told.bounds = self._help(knob), self._bounds(knob)
+            told.words, told.bounds = self._help(knob), self._bounds(knob)
 
     def _bounds(self, knob: Knob) -> str:
         widget = self._widgets.get(knob.name)
@@ -290,7 +300,7 @@ class TuneScreen(Place):
         self.query_one("#preview").set_class(plan is None, "-no-plan")
         found = self.query_one(FindingsList)
         found.findings = plan.findings if plan else ()
-        found.problem = shown.problem if shown else app.inputs_problem
+        found.problem = shown.problem if shown else app.inputs_problem if bench.draft.model_path else NO_MODEL
         found.set_class(plan is not None and not plan.fits, "-fails")
         self._mark_later()
 

@@ -17,7 +17,7 @@ from textual.widgets import Button, Footer
 from tuner.rounds.model import RoundState
 from tuner.session.deaths import refused_for_deaths
 from tuner.text import clip, plain
-from tuner.ui.progress import Progress, Work
+from tuner.ui.progress import CHECKS, Progress, Work
 from tuner.ui.round_text import ending_text, missed_text
 from tuner.ui.widgets.findings_list import findings_text
 from tuner.ui.widgets.key_button import KeyButton
@@ -132,8 +132,16 @@ class WorkingScreen(ModalScreen[None]):
             mark = " — SIMULATED, not a real SGLang" if progress.simulated else ""
             box.border_title = f"{progress.title}{mark}"
         self.query_one(WorkHead).progress = progress
-        self.query_one(PhaseList).progress = progress
-        self.query_one(LastLine).progress = progress
+        last, steps = self.query_one(LastLine), self.query_one(PhaseList)
+        last.progress = steps.progress = progress
+        # Why it did not come out well must not be below what a small terminal shows.
+        why_first = progress is not None and progress.ended and not progress.good
+        if why_first != last.has_class("-first"):
+            last.set_class(why_first, "-first")
+            if why_first:
+                box.move_child(last, before=steps)
+            else:
+                box.move_child(last, after=steps)
         back = progress.back.name if progress is not None and progress.back is not None else ""
         keys = None if progress is None else (progress.ended, progress.forceable, progress.work, back)
         if keys != self._keys:
@@ -176,7 +184,7 @@ class WorkingScreen(ModalScreen[None]):
 
     def action_abort(self) -> None:
         """Asks the work to end."""
-        self.tuner.abort()
+        self.tuner.workflow.abort()
 
     def action_compare(self) -> None:
         """The new round with the one before."""
@@ -189,12 +197,12 @@ class WorkingScreen(ModalScreen[None]):
     def action_force(self) -> None:
         """Asks, then starts what was refused."""
         self.dismiss()
-        self.tuner.force()
+        self.tuner.ask(self.tuner.workflow.force)
 
     def action_back(self) -> None:
         """Asks, then starts the last good round again."""
         self.dismiss()
-        self.tuner.fall_back()
+        self.tuner.ask(self.tuner.workflow.fall_back)
 
     def action_doctor(self) -> None:
         """To the findings."""
@@ -224,5 +232,7 @@ def _outcome(progress: Progress) -> Content:
     if round_ is not None and progress.work is Work.ROUND and round_.state is RoundState.ABORTED:
         return Content.assemble(("– ", "bold $warning"), ("Aborted: what was started is ended.", "bold"))
     if round_ is not None and progress.work is Work.ROUND and round_.state is not RoundState.UNVERIFIED:
-        return Content.assemble(("✗ ", "bold $error"), ("The server did not come up.", "bold $error"))
+        came_up = round_.phase == CHECKS
+        why = "The server came up, and died while it was checked." if came_up else "The server did not come up."
+        return Content.assemble(("✗ ", "bold $error"), (why, "bold $error"))
     return Content.assemble(("! ", "bold $warning"), ("The server runs, but not every check passed.", "bold $warning"))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _OLD, _NEW = "gray", "cyan"
 #: Times written below a plot.
 _TICKS = 6
+#: Parts that the scale of a share of something is divided into.
+_LEVELS = 4
 
 
 class Used(Protocol):
@@ -101,6 +103,8 @@ class TraceChart(Widget):
         plot.xlim(0, seconds)
         if curve.top is not None:
             plot.ylim(0, curve.top * curve.factor)
+            levels = [curve.top * curve.factor * i / _LEVELS for i in range(_LEVELS + 1)]
+            plot.yticks(levels, [f"{level:g}" for level in levels])
         form = "%H:%M" if seconds > 600 else "%H:%M:%S"
         places = [seconds * i / (_TICKS - 1) for i in range(_TICKS)]
         plot.xticks(places, [datetime.fromtimestamp(start + at).strftime(form) for at in places])

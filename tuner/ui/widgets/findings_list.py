@@ -29,16 +29,17 @@ def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda f: _ORDER.index(f.severity)))
 
 
-def findings_text(findings: Sequence[Finding], *, evidence: bool = False, remedy: bool = True) -> Content:
-    """One paragraph a finding."""
+def findings_text(findings: Sequence[Finding], *, evidence: bool = False, remedies: int | None = None) -> Content:
+    """One paragraph a finding, worst first; the first ``remedies`` say what to do, None: all."""
     lines: list[Content] = []
-    for finding in worst_first(findings):
+    for at, finding in enumerate(worst_first(findings)):
+        remedy = plain(finding.remedy) if remedies is None or at < remedies else ""
         sign, style = _SIGNS[finding.severity]
         lines.append(
             Content.assemble(
                 (f"{sign} ", style),
                 (plain(finding.title), style if finding.severity is Severity.FATAL else ""),
-                (f" {plain(finding.remedy)}" if remedy and finding.remedy else "", "$foreground 70%"),
+                (f" {remedy}" if remedy else "", "$foreground 70%"),
             )
         )
         if evidence:
@@ -59,22 +60,36 @@ class FindingsList(Widget):
             return Content.assemble(("✗ ", "bold $error"), (plain(self.problem), "$error"))
         if not self.findings or not wide or not high:
             return Content("")
-        for remedy in (True, False):
-            words = findings_text(self.findings, remedy=remedy)
-            if words.get_height({}, wide) <= high:
-                return words
-        return _clipped(worst_first(self.findings), wide, high)
+        return fitted(self.findings, wide, high)
+
+
+def fitted(findings: Sequence[Finding], wide: int, high: int) -> Content:
+    """Findings in ``wide`` × ``high`` cells: what will fail keeps its remedy, of the others as many as fit."""
+    fatal = sum(f.severity is Severity.FATAL for f in findings)
+    for remedies in range(len(findings), fatal - 1, -1):
+        words = findings_text(findings, remedies=remedies)
+        if words.get_height({}, wide) <= high:
+            return words
+    return _clipped(worst_first(findings), wide, high)
 
 
 def _clipped(findings: Sequence[Finding], wide: int, high: int) -> Content:
-    """One line a finding, the last one for how to see the rest."""
-    shown = findings if len(findings) <= high else findings[: high - 1]
-    lines = [
+    """What will fail whole where it can be, of the rest one line each, the last one for how to see more."""
+    fatal = [f for f in findings if f.severity is Severity.FATAL]
+    whole = next((n for n in range(len(fatal), 0, -1) if _height(fatal[:n], wide) <= high), 0)
+    left = high - _height(fatal[:whole], wide) if whole else high
+    rest = findings[whole:]
+    shown = rest if len(rest) <= left else rest[: max(0, left - 1)]
+    lines = [findings_text(fatal[:whole])] if whole else []
+    lines += [
         Content.assemble((f"{_SIGNS[f.severity][0]} ", _SIGNS[f.severity][1]), clip(plain(f.title), wide - 2))
         for f in shown
     ]
-    if len(shown) < len(findings):
-        lines.append(
-            Content.assemble((f"  i shows {len(findings) - len(shown)} more, and what to do", "$foreground 60%"))
-        )
+    if len(shown) < len(rest) and left:
+        words = f"  i shows {len(rest) - len(shown)} more{'' if whole else ', and what to do'}"
+        lines.append(Content.assemble((clip(words, wide), "$foreground 60%")))
     return Content("\n").join(lines)
+
+
+def _height(findings: Sequence[Finding], wide: int) -> int:
+    return findings_text(findings).get_height({}, wide)

@@ -51,9 +51,8 @@ class LiveStrip(Sheet):
             self.figures, self.notices = shown, told
             self.redraw()
 
-    def text(self) -> Content:
+    def text(self, cells: int) -> Content:
         """As many columns as there is room for; bars where there is more."""
-        cells = self.size.width or 80
         rows: list[Content] = []
         if self.figures:
             columns = max(1, cells // _BARS) if cells >= 2 * _BARS else 3 if cells >= 72 else 2

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding, BindingType
+from textual.color import Color
 from textual.geometry import Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -115,7 +117,10 @@ class LogView(ScrollView, can_focus=True):
             return
         self.hit = (self.hit + steps) % len(self.hits) if self.hit >= 0 else len(self.hits) - 1
         self.following = False
-        self.scroll_to(y=max(0, self.hits[self.hit] - self.size.height // 2), animate=False)
+        line = self._lines[self.hits[self.hit]]
+        end = _cells(line[: line.lower().find(self.needle.lower()) + len(self.needle)])
+        x = 0 if end <= self.size.width else end - self.size.width // 2
+        self.scroll_to(x=x, y=max(0, self.hits[self.hit] - self.size.height // 2), animate=False)
         self.refresh()
         self.post_message(self.Counted())
 
@@ -151,12 +156,15 @@ class LogView(ScrollView, can_focus=True):
 
     def _tone(self, text: str) -> Style:
         lower = text[:400].lower()
-        theme = self.app.theme_variables
         if any(word in lower for word in _BAD):
-            return Style(color=theme["error"], bold=True)
+            return Style(color=self._colour("error"), bold=True)
         if any(word in lower for word in _WARN):
-            return Style(color=theme["warning"])
+            return Style(color=self._colour("warning"))
         return Style()
+
+    def _colour(self, name: str) -> RichColor:
+        """A colour of the theme; those of a terminal's own sixteen are named otherwise in Textual than in Rich."""
+        return Color.parse(self.app.theme_variables[name]).rich_color
 
     def _resized(self) -> None:
         self.virtual_size = Size(self._wide, len(self._lines) + (1 if self._pending else 0))

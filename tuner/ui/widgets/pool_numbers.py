@@ -71,10 +71,9 @@ class PoolNumbers(Sheet):
         """Draws."""
         self.redraw()
 
-    def text(self) -> Content:
+    def text(self, cells: int) -> Content:
         """One line a number; what will not work is red and says why in the findings below."""
         plan, old = self.plan, self.before
-        cells = self.size.width or 40
         if plan is None:
             return _running(old)
         row = partial(_row, cells, self.fresh)

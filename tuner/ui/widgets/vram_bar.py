@@ -94,11 +94,10 @@ class TermTable(Sheet):
         """Draws."""
         self.redraw()
 
-    def text(self) -> Content:
+    def text(self, cells: int) -> Content:
         """A square in the term's colour, its name, GiB, and the change against what runs."""
         if self.plan is None:
             return Content("")
-        cells = self.size.width or 40
         before = {t.name: t.gib for t in self.ghost.terms} if self.ghost else {}
         terms = [(place, t) for place, t in enumerate(self.plan.terms) if abs(t.gib) >= 0.005 or before.get(t.name)]
         if self.tall:

@@ -1,0 +1,25 @@
+"""The line of keys at the bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from textual.app import ComposeResult
+from textual.widgets import Footer
+from textual.widgets._footer import FooterKey
+
+
+class Foot(Footer):
+    """The keys of a screen; on a narrow terminal those that can be spared give way to the ones that everyone needs."""
+
+    def __init__(self, spare: Collection[str] = ()) -> None:
+        """``spare``: actions whose keys a narrow terminal does not show here."""
+        super().__init__(show_command_palette=False, compact=True)
+        self._spare = spare
+
+    def compose(self) -> ComposeResult:
+        """Textual's, the spare ones marked."""
+        for shown in super().compose():
+            if isinstance(shown, FooterKey) and shown.action in self._spare:
+                shown.add_class("-spare")
+            yield shown
