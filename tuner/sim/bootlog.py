@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from tuner.modelcard import Family
+from tuner.planner.model import CAPTURE_PEAK
 from tuner.serverlog.model import Phase
 from tuner.sim import bars, tracebacks
 from tuner.sim.faults import Fault, Faults
-from tuner.sim.hardware import CAPTURE_PEAK
 from tuner.sim.journal import Line, Output, Raw
 from tuner.sim.model import Model
 from tuner.sim.sizing import GraphPlan, Memory, Pools, Setup

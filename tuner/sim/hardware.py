@@ -15,8 +15,6 @@ _PREFILL_PER_CELL_GIB = 0.066e-6
 _DECODE_BASE_GIB = 0.039
 _DECODE_PER_CELL_GIB = 4e-6
 _DRAFT_SHARE = 0.82
-#: While capturing, more is held than in the end (27B: 2.64 GiB for 1.68).
-CAPTURE_PEAK = 1.57
 #: Free memory that prefill graphs ask for when nobody asked for them (0.5.16, 0.5.17).
 PREFILL_GRAPHS_WANT_GIB = 4.0
 #: Buffers of the attention back end, between the pools and the graphs (27B: 6.58 to 6.47 GiB free).
