@@ -1,4 +1,4 @@
-"""The events of a streamed chat answer, read after it has ended. Pure.
+"""The events of a streamed answer, read after it has ended. Pure.
 
 While answers stream, only the clock is read for each piece: parsing 64 streams in between would show up in the
 measured times.
@@ -61,6 +61,23 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: Any = None
+
+
+class Meta(msgspec.Struct):
+    """What an event of ``/generate`` says of its answer."""
+
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+    finish_reason: Any = None
+
+
+class _Generated(msgspec.Struct):
+    meta_info: Meta = msgspec.field(default_factory=Meta)
+    error: Any = None
+
+
+class NotGenerated(Exception):
+    """An event that is no part of an answer; the message says so in one sentence, empty where the server gave none."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +149,20 @@ def data_lines(pieces: Sequence[Piece]) -> Iterator[Piece]:
                 yield at, line[5:].strip()
 
 
+def generated(pieces: Sequence[Piece]) -> Iterator[tuple[float, Meta]]:
+    """The events of a streamed ``/generate`` answer, up to its end. Raises NotGenerated."""
+    for at, data in data_lines(pieces):
+        if data == b"[DONE]":
+            return
+        try:
+            event = msgspec.json.decode(data, type=_Generated)
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            raise NotGenerated("An event of the answer is no answer of SGLang.") from error
+        if event.error is not None:
+            raise NotGenerated(error_words(event.error))
+        yield at, event.meta_info
+
+
 def read_exchange(exchange: Exchange, repeat: int) -> Read:
     """What a streamed chat answer came to."""
     answer = answer_of(exchange)
@@ -149,7 +180,7 @@ def read_exchange(exchange: Exchange, repeat: int) -> Read:
         except (msgspec.MsgspecError, UnicodeError):
             return Read(sample=_sample(exchange, repeat, ok=False), error="An event of the answer is no chat chunk.")
         if chunk.error is not None:
-            return Read(sample=_sample(exchange, repeat, ok=False), error=_words(chunk.error))
+            return Read(sample=_sample(exchange, repeat, ok=False), error=error_words(chunk.error))
         usage = chunk.usage or usage
         if any(choice.delta is not None and choice.delta.holds_tokens for choice in chunk.choices):
             times.append(at)
@@ -204,7 +235,7 @@ def _complaint(exchange: Exchange, answer: Answer) -> str:
         return "What answers there does not speak HTTP."
     body = b"".join(piece for _, piece in answer.pieces)
     try:
-        words = _words(msgspec.json.decode(body))
+        words = error_words(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeError):
         words = ""
     if answer.status in (401, 403):
@@ -212,7 +243,7 @@ def _complaint(exchange: Exchange, answer: Answer) -> str:
     return f"The server answered {answer.status}: {words or 'without a reason'}"
 
 
-def _words(error: object) -> str:
+def error_words(error: object) -> str:
     """The server's own words in an error, fit for a terminal."""
     while isinstance(error, dict):
         error = error.get("error") or error.get("message") or error.get("detail")

@@ -7,11 +7,10 @@ import secrets
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
-from tuner.measure.events import Exchange, answer_of, data_lines
+from tuner.measure.events import Exchange, NotGenerated, answer_of, generated
 from tuner.measure.model import Physics, Progress, SpeedPoint
 from tuner.measure.prompts import token_ids
 from tuner.measure.watch import Budget
@@ -24,16 +23,6 @@ _TRIES = 2
 _COLD_SHARE = 0.02
 #: Lengths measured, as far as they fit.
 LENGTHS = (1_024, 4_096, 16_384, 65_536, 131_072)
-
-
-class _Meta(msgspec.Struct):
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
-
-
-class _Event(msgspec.Struct):
-    meta_info: _Meta = msgspec.field(default_factory=_Meta)
-    error: Any = None
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -115,18 +104,13 @@ def timed_answer(exchange: Exchange) -> Timed | None:
         return None
     counts: list[tuple[float, int]] = []
     cached: int | None = None
-    for at, data in data_lines(answer.pieces):
-        if data == b"[DONE]":
-            break
-        try:
-            event = msgspec.json.decode(data, type=_Event)
-        except (msgspec.MsgspecError, UnicodeError):
-            return None
-        if event.error is not None:
-            return None
-        cached = event.meta_info.cached_tokens
-        if event.meta_info.completion_tokens > (counts[-1][1] if counts else 0):
-            counts.append((at, event.meta_info.completion_tokens))
+    try:
+        for at, meta in generated(answer.pieces):
+            cached = meta.cached_tokens
+            if meta.completion_tokens > (counts[-1][1] if counts else 0):
+                counts.append((at, meta.completion_tokens))
+    except NotGenerated:
+        return None
     if not counts:
         return None
     (first_at, first), (last_at, last) = counts[0], counts[-1]

@@ -49,6 +49,10 @@ def test_what_was_not_served_says_why(exchange: Exchange, error: str) -> None:
     assert error in answered(exchange, 5).error
 
 
+def test_an_error_without_words_is_no_served_request() -> None:
+    assert answered(streamed((2.0, event(1)), (2.5, b'data: {"error": {"code": 500}}\n\n')), 5).error
+
+
 def test_requests_together_are_those_between_their_first_and_last_token_at_once() -> None:
     one, two = Answered(first_s=1, last_s=5), Answered(first_s=4, last_s=6)
     assert overlap([one, two, Answered(first_s=5.5, last_s=7), Answered(error="no")]) == 2

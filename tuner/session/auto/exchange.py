@@ -8,23 +8,12 @@ from typing import Any
 
 import msgspec
 
-from tuner.measure.events import Exchange, answer_of, data_lines, read_exchange
+from tuner.measure.events import Exchange, NotGenerated, answer_of, error_words, generated, read_exchange
 from tuner.serverlog import batch_line
-from tuner.text import clip, plain
 
 _NEW_SEQUENCES = re.compile(r"#new-seq: (\d{1,6})")
+_GIVEN_UP = "The server gave the request up."
 _RETRACTED = re.compile(r"#retracted_reqs: (\d{1,6})")
-_CELLS = 200
-
-
-class _Meta(msgspec.Struct):
-    completion_tokens: int = 0
-    finish_reason: Any = None
-
-
-class _Event(msgspec.Struct):
-    meta_info: _Meta = msgspec.field(default_factory=_Meta)
-    error: Any = None
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +36,15 @@ def answered(exchange: Exchange, output_tokens: int) -> Answered:
         return Answered(error=read_exchange(exchange, 0).error)
     times: list[float] = []
     made = 0
-    for at, data in data_lines(answer.pieces):
-        if data == b"[DONE]":
-            break
-        try:
-            event = msgspec.json.decode(data, type=_Event)
-        except (msgspec.MsgspecError, UnicodeError):
-            return Answered(error="An event of the answer is no answer of SGLang.")
-        if event.error is not None:
-            return Answered(error=_words(event.error))
-        if event.meta_info.completion_tokens > made:
-            made = event.meta_info.completion_tokens
-            times.append(at)
-        if (reason := _aborted(event.meta_info.finish_reason)) is not None:
-            return Answered(error=reason)
+    try:
+        for at, meta in generated(answer.pieces):
+            if meta.completion_tokens > made:
+                made = meta.completion_tokens
+                times.append(at)
+            if (reason := _aborted(meta.finish_reason)) is not None:
+                return Answered(error=reason)
+    except NotGenerated as fault:
+        return Answered(error=str(fault) or _GIVEN_UP)
     if not times or made < output_tokens:
         return Answered(error=f"An answer ended after {made} of {output_tokens} tokens.")
     gap = (times[-1] - times[0]) / (made - 1) if made > 1 else None
@@ -98,10 +82,4 @@ def told(lines: Iterable[str]) -> Told:
 def _aborted(reason: Any) -> str | None:
     if not isinstance(reason, dict) or reason.get("type") != "abort":
         return None
-    return _words(reason.get("message")) or "The server gave the request up."
-
-
-def _words(error: Any) -> str:
-    while isinstance(error, dict):
-        error = error.get("error") or error.get("message") or error.get("detail")
-    return clip(plain(error if isinstance(error, str) else "").strip(), _CELLS)
+    return error_words(reason.get("message")) or _GIVEN_UP
