@@ -12,6 +12,7 @@ import msgspec
 from textual.content import Content
 
 from tuner.planner.model import HEADROOM_GIB
+from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
 from tuner.session.events import Event, RoundOpened
@@ -240,13 +241,19 @@ class Workflow:
 
     # starts
 
+    async def _last_like(self, recipe: Recipe) -> tuple[bool, Round | None]:
+        """The last start like ``recipe``, if any; False where the history cannot be read, which is said."""
+        try:
+            return True, await asyncio.to_thread(last_like, self._app.session.history, recipe)
+        except HistoryError as error:
+            self._app.say(str(error), severity="error")
+            return False, None
+
     async def _restart_facts(self) -> RestartFacts | None:
         app = self._app
         recipe = app.bench.draft
-        try:
-            before = await asyncio.to_thread(last_like, app.session.history, recipe)
-        except HistoryError as error:
-            app.say(str(error), severity="error")
+        known, before = await self._last_like(recipe)
+        if not known:
             return None
         shown = preview(app.inputs, recipe) if app.inputs is not None else None
         return RestartFacts(
@@ -264,10 +271,8 @@ class Workflow:
     async def _begin_round(self, *, force: bool) -> None:
         app = self._app
         recipe = app.bench.draft
-        try:
-            before = await asyncio.to_thread(last_like, app.session.history, recipe)
-        except HistoryError as error:
-            app.say(str(error), severity="error")
+        known, before = await self._last_like(recipe)
+        if not known:
             return
         if not app.runner.start_round(recipe, force=force):
             self._say_busy()
