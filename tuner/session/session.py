@@ -7,10 +7,10 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tuner.advice import Advice, advise
 from tuner.checks.model import CheckResult
 from tuner.doctor import diagnose_plan
 from tuner.metrics.model import GpuReading
@@ -30,7 +30,6 @@ from tuner.server.cards import Foreign
 from tuner.server.model import ServerHandle, StopOutcome
 from tuner.session import export as exporting
 from tuner.session import loop, verifying
-from tuner.session.advising import question
 from tuner.session.auto.model import AutoOutcome, Goal
 from tuner.session.bench import Bench
 from tuner.session.cards import cards_of
@@ -44,6 +43,9 @@ from tuner.session.settle import seen, settle
 from tuner.session.solving import solved
 from tuner.session.swap import leave_to_others
 from tuner.session.watching import Look, Running, Watch
+
+if TYPE_CHECKING:
+    from tuner.advice import Advice
 
 
 class Session:
@@ -119,6 +121,9 @@ class Session:
 
     def advise(self, round_: Round, need: Need | None = None) -> Advice:
         """What to try after ``round_``, ranked. Raises ModelError, CannotPlan or HistoryError, one sentence each."""
+        from tuner.advice import advise  # a quarter of what this module costs to import, and rarely wanted
+        from tuner.session.advising import question
+
         return advise(question(self.history, round_, self.planning_inputs(round_.recipe), need))
 
     def accuracy(self, *, simulated: bool, limit: int = 3) -> tuple[tuple[str, Accuracy], ...]:
