@@ -82,12 +82,12 @@ def _requests_capped(inputs: PlanInputs, plan: Plan) -> Finding | None:
     return finding(
         FindingId.REQUESTS_CAPPED_BY_SLOTS,
         Severity.WARNING,
-        f"The state slots admit {admitted} requests at once, {asked} are asked.",
+        f"The state slots admit {admitted} request{'s' if admitted != 1 else ''} at once, {asked} are asked.",
         evidence=(f"{plan.mamba_slots} slots, {per_request} per request; {wanted} slots would serve {asked}",),
         remedy=f"Pin max_mamba_cache_size at {wanted}: pinned slots grow by nothing else."
         if pinned
-        else "Keep states in bfloat16, raise mamba_full_memory_ratio, or pin max_mamba_cache_size: "
-        "each slot takes its bytes from KV.",
+        else f"{'Raise' if in_16_bit else 'Keep states in bfloat16, raise'} mamba_full_memory_ratio, or pin "
+        "max_mamba_cache_size: each slot takes its bytes from KV.",
         flags={"max_mamba_cache_size": wanted} if pinned or in_16_bit else {"mamba_ssm_dtype": "bfloat16"},
     )
 

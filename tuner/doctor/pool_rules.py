@@ -82,7 +82,7 @@ def requests_capped(case: LogCase) -> Finding | None:
     return finding(
         FindingId.REQUESTS_CAPPED_BY_SLOTS,
         Severity.WARNING,
-        f"The state slots admit {admitted} requests at once"
+        f"The state slots admit {admitted} request{'s' if admitted != 1 else ''} at once"
         + (f", {asked:.0f} were asked." if asked is not None and below else "."),
         evidence=evidence,
         remedy=f"{remedy}; lowering mem_fraction_static makes it worse.",
