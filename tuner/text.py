@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from wcwidth import wcswidth, wcwidth
-
 _ZERO_WIDTH_JOINER = "\u200d"
 
 # Each string-type sequence ends at its terminator; without one only its introducer goes, so a cut log loses no text.
@@ -18,6 +16,11 @@ _UNSAFE = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"  # C0 and C1 controls but line feed and tab
     r"|[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"  # direction marks and overrides
     r"|[\u2028\u2029\ufeff\U000e0000-\U000e007f]"  # invisible separators and tags
+)
+#: Characters that take one cell each, whatever stands beside them: nearly all that the app itself writes (letters of
+#: Latin, marks, arrows, signs of mathematics, lines, blocks, shapes, Braille). All others are looked up.
+ONE_CELL_EACH = re.compile(
+    r"[ -~\xa0-\xac\xae-\u02ff\u2010-\u2027\u2030-\u205e\u2190-\u22ff\u2500-\u25fc\u2800-\u28ff]*"
 )
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -39,6 +42,10 @@ def replaced(text: str) -> str:
 
 def width(text: str) -> int:
     """Terminal cells that ``text`` takes on one line; characters that are not printed count 0."""
+    if ONE_CELL_EACH.fullmatch(text):
+        return len(text)
+    from wcwidth import wcswidth, wcwidth  # tables of a megabyte, which only wide and joined characters need
+
     cells = wcswidth(text)
     return cells if cells >= 0 else sum(max(0, wcwidth(c)) for c in text)
 
@@ -58,7 +65,8 @@ def clip(text: str, width: int) -> str:
 
 def fitted(text: str, cells: int, *, right: bool = False) -> str:
     """``text`` in exactly ``cells`` terminal cells: cut, or filled with blanks; ``right``: at their right end."""
-    shown = clip(text, cells)
+    # A joiner at the end would join the first blank to it.
+    shown = clip(text, cells).rstrip(_ZERO_WIDTH_JOINER)
     room = " " * (cells - _cells(shown))
     return room + shown if right else shown + room
 
@@ -87,6 +95,10 @@ _cells = width
 
 
 def _prefix(text: str, cells: int) -> str:
+    if ONE_CELL_EACH.fullmatch(text, 0, cells + 1):
+        return text[:cells]
+    from wcwidth import wcwidth  # as above
+
     used = 0
     end = 0
     joined = False

@@ -1,8 +1,13 @@
+import subprocess
+import sys
+import unicodedata
+
 import pytest
-from hypothesis import given
+import wcwidth
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tuner.text import clip, fitted, plain, width, wrapped
+from tuner.text import ONE_CELL_EACH, clip, fitted, plain, width, wrapped
 
 
 @pytest.mark.parametrize(
@@ -37,7 +42,12 @@ def test_whatever_comes_out_is_safe_and_stays_so(text):
     out.encode()
 
 
-@given(st.text(max_size=30), st.integers(0, 20), st.booleans())
+#: A mark that takes a cell of its own only behind a letter has no width by itself.
+without_lone_marks = st.text(max_size=30).filter(lambda text: unicodedata.category((plain(text) or "x")[0]) != "Mc")
+
+
+@example(text="\u200d", cells=1, right=False)
+@given(without_lone_marks, st.integers(0, 20), st.booleans())
 def test_a_column_is_filled_exactly_whatever_is_in_it(text, cells, right):
     assert width(fitted(plain(text).replace("\n", " ").replace("\t", " "), cells, right=right)) == cells
 
@@ -82,3 +92,18 @@ def test_wrapped_lines_lose_nothing_and_keep_to_their_width(text: str, cells: in
     lines = wrapped(text, cells)
     assert "".join("".join(lines).split()) == "".join(text.split())
     assert all(width(line) <= max(cells, 2) for line in lines)
+
+
+def test_what_is_counted_as_one_cell_each_takes_one_cell_by_the_tables_too() -> None:
+    single = [chr(point) for point in range(0x3000) if ONE_CELL_EACH.fullmatch(chr(point))]
+    assert len(single) > 1500
+    assert [f"U+{ord(char):04X}" for char in single if wcwidth.wcwidth(char) != 1] == []
+    text = "".join(single)
+    assert width(text) == wcwidth.wcswidth(text) == len(text)
+
+
+def test_the_width_tables_are_loaded_for_wide_text_alone() -> None:
+    words = "import sys; from tuner.text import clip, width; clip('KV pool → 42 % ▉', 9); "
+    words += "print('wcwidth' in sys.modules); width('显存'); print('wcwidth' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["False", "True"]
