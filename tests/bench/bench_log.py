@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from tuner.server.logfile import LogTail
-from tuner.serverlog import BootReader
+from tuner.serverlog.reader import BootReader
 from tuner.session.bootlog import read_log
 
 MIB = 1 << 20

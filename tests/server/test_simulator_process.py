@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from tuner.metrics import parse_metrics
-from tuner.serverlog import read_boot
 from tuner.serverlog.model import Phase
+from tuner.serverlog.reader import read_boot
 
 READY = "The server is fired up and ready to roll!"
 WAIT_S = 60

@@ -14,8 +14,8 @@ from tuner.checks.gateway import GATEWAY_SET, Gateway, GatewayError, ModelChecke
 from tuner.checks.model import CheckResult, Verdict
 from tuner.checks.quick import full_set
 from tuner.cli.output import DONE, FAILED, UsageProblem, command, fail, json_option, print_json, say
-from tuner.cli.plan import recipe_for
 from tuner.cli.progress import narrator
+from tuner.cli.recipes import recipe_for
 from tuner.metrics import ReadingsWindow
 from tuner.paths import Home
 from tuner.probes.http import ServerClient

@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from tuner.cli.output import DONE, FAILED, UsageProblem, command, json_option, print_json, say
-from tuner.cli.plan import inputs_for, recipe_for
+from tuner.cli.plan import inputs_for
+from tuner.cli.recipes import recipe_for
 from tuner.cli.remedies import say_remedied
 from tuner.findings import Severity
 from tuner.paths import Home

@@ -13,8 +13,8 @@ import click
 import msgspec
 
 from tuner.cli.output import DONE, FAILED, UsageProblem, command, fail, json_option, print_json, say
-from tuner.cli.plan import recipe_for
 from tuner.cli.progress import narrator
+from tuner.cli.recipes import recipe_for
 from tuner.measure.load import measure
 from tuner.measure.model import Ask, Load, Measurement, Physics, Progress, Slo, Timing
 from tuner.measure.physics import cause_of, lengths_within, physics

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tuner.cli.output import UsageProblem
-from tuner.cli.plan import recipe_for
+from tuner.cli.recipes import recipe_for
 from tuner.recipe import merge_set
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.history import History

@@ -21,11 +21,11 @@ from tuner.cli.output import (
     say_findings,
     say_if_only_readable,
 )
+from tuner.cli.recipes import recipe_for
 from tuner.doctor import diagnose_plan
 from tuner.paths import Home
 from tuner.planner import plan as make_plan
 from tuner.planner.model import Plan, PlanInputs
-from tuner.recipe import load, merge_set
 from tuner.recipe.model import Recipe
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
@@ -97,14 +97,6 @@ def plan_command(
             say("Findings")
             say_findings(plan.findings)
     return DONE if plan.fits else FAILED
-
-
-def recipe_for(preset: str | None, assignments: tuple[str, ...]) -> Recipe:
-    """The recipe a command works on: a preset or file with ``--set`` changes. Raises RecipeError."""
-    from tuner.paths import find_preset  # only when a preset is named
-
-    recipe = load(find_preset(preset, Home.find())) if preset else Recipe()
-    return merge_set(recipe, assignments)
 
 
 def given_from(

@@ -8,7 +8,7 @@ import sys
 import click
 
 from tuner.cli.output import UsageProblem, command
-from tuner.cli.plan import recipe_for
+from tuner.cli.recipes import recipe_for
 from tuner.paths import Home
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import Round

@@ -9,7 +9,8 @@ import click
 from tuner.cli.amounts import Gib, Tokens
 from tuner.cli.needs import needed
 from tuner.cli.output import DONE, FAILED, command, json_option, print_json, say, say_findings
-from tuner.cli.plan import given_from, inputs_for, planning_options, recipe_for, say_plan
+from tuner.cli.plan import given_from, inputs_for, planning_options, say_plan
+from tuner.cli.recipes import recipe_for
 from tuner.planner.solve import Solution
 from tuner.session.needs import Stated
 from tuner.session.solving import solved

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tuner.doctor.plan_rules import plan_findings
+from tuner.doctor.plan_rules import diagnose_plan
 from tuner.findings import Finding, Severity
 from tuner.flags import lookup
 from tuner.planner import plan as make_plan
@@ -66,7 +66,7 @@ def with_remedy(finding: Finding, inputs: PlanInputs | None) -> Remedied:
         return _taken_back(finding, str(error))
     if not after.fits:
         return _taken_back(finding, after.refusal or "The pools do not fit.")
-    stays = any(f.id is finding.id for f in plan_findings(changed, after) if f.severity is not Severity.NOTE)
+    stays = any(f.id is finding.id for f in diagnose_plan(changed, after) if f.severity is not Severity.NOTE)
     return Remedied(finding=finding, after=after, stays=stays and finding.severity is not Severity.NOTE)
 
 

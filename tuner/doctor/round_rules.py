@@ -17,8 +17,8 @@ _OPEN = frozenset({"auto", "default", "", "none"})
 _NOT_COMPARED = frozenset({"api_key", "admin_api_key"})
 
 
-def not_effective(asked: Mapping[str, Any], effective: Mapping[str, Any], facts: BootFacts) -> list[Finding]:
-    """One finding per flag whose value in effect differs from the asked one."""
+def diagnose_round(asked: Mapping[str, Any], effective: Mapping[str, Any], facts: BootFacts) -> tuple[Finding, ...]:
+    """Flags whose value in effect is not the asked one. ``effective`` by flag name, as read from the server."""
     found = []
     for name, wanted in asked.items():
         info = lookup(name)
@@ -35,7 +35,7 @@ def not_effective(asked: Mapping[str, Any], effective: Mapping[str, Any], facts:
                 remedy=_remedy(known, facts),
             )
         )
-    return found
+    return tuple(found)
 
 
 def _remedy(name: str, facts: BootFacts) -> str:

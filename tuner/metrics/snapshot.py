@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tuner.metrics.exposition import families_of
+
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
@@ -145,15 +147,12 @@ def parse_metrics(text: str) -> Snapshot:
     Values that can be no count, time or speed (negative, 2^53 and more, no numbers) are left out, and lines longer
     than any of SGLang's. Raises ``MetricsError`` when it is not the exposition format, or holds no SGLang metric.
     """
-    # The package brings an HTTP server with it: 50 ms that a plan or a log need not pay.
-    from prometheus_client.parser import text_string_to_metric_families
-
     page = _samples_of(text)
     if len(page) > _LONGEST:
         raise MetricsError(f"/metrics answered with {len(page):,} characters of values: SGLang's are a tenth of that.")
     by_name: dict[str, list[Sample]] = {}
     try:
-        for family in text_string_to_metric_families(page):
+        for family in families_of(page):
             for sample in family.samples:
                 samples = by_name.setdefault(sample.name, [])
                 if is_told(sample.value):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import httpx
@@ -16,6 +15,7 @@ from httpx_sse import EventSource, SSEError
 from tuner.metrics.model import Reach
 from tuner.probes.answers import ChatAnswer, GenerateAnswer
 from tuner.probes.assemble import ChatAssembly, GenerateAssembly, error_text
+from tuner.probes.line import Cancelled, LimitedTransport, Limits
 from tuner.redact import redact, redact_text
 from tuner.text import clip, plain
 
@@ -24,7 +24,6 @@ _MAX_BYTES = 16 << 20
 #: The first chat after a start took 84 s on a 27B (compilation), so a generation may be silent for long.
 _GENERATION_TIMEOUT_S = 900.0
 _CONNECT_TIMEOUT_S = 5.0
-_CANCEL_POLL_S = 0.05
 _ERROR_CELLS = 300
 #: Longest text of /server_info that is kept, characters; the longest real one is a command line.
 _LONGEST_TEXT = 16_000
@@ -54,15 +53,13 @@ class ServerClient:
         self._headers = {b"Accept-Encoding": b"identity"}
         if api_key:
             self._headers[b"Authorization"] = f"Bearer {api_key}".encode()
-        # Loading the certificate store takes tens of milliseconds, which plain http to the own machine never needs.
-        self._verify = self.url.startswith("https:")
 
     def close(self) -> None:
         """Nothing is held: each look and each generation has a connection of its own."""
 
     def health(self) -> int | None:
         """Status of ``/health``; None when nothing answers in time. Costs one generation and a second once up."""
-        return asyncio.run(self._get("/health", _status))
+        return self._get("/health", _status)
 
     def loads(self) -> dict[str, Any] | Reach:
         """``/v1/loads`` (0.5.9+; 3 to 17 ms)."""
@@ -103,25 +100,24 @@ class ServerClient:
         return answer if isinstance(answer, dict) else Reach.NONSENSE
 
     def _page(self, path: str) -> bytes | Reach:
-        page = asyncio.run(self._get(path, _whole_page))
+        page = self._get(path, _whole_page)
         return Reach.UNREACHABLE if page is None else page
 
-    async def _get(self, path: str, take: Callable[[httpx.Response], Awaitable[_T]]) -> _T | None:
+    def _get(self, path: str, take: Callable[[httpx.Response], _T]) -> _T | None:
         """What ``take`` makes of the answer; None when none comes in time, however slowly it trickles in."""
         try:
-            async with (
-                asyncio.timeout(self._timeout),
-                self._connection(self._timeout) as client,
+            with (
+                self._connection(self._timeout, Limits(self._timeout)) as client,
                 client.stream("GET", self.url + path) as response,
             ):
-                return await take(response)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError, TimeoutError):
+                return take(response)
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
             # UnicodeError: a host that cannot be written as a name of the Internet.
             return None
 
-    def _connection(self, timeout_s: float) -> httpx.AsyncClient:
+    def _connection(self, timeout_s: float, limits: Limits) -> httpx.Client:
         timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
-        return httpx.AsyncClient(trust_env=False, timeout=timeout, headers=self._headers, verify=self._verify)
+        return httpx.Client(trust_env=False, timeout=timeout, headers=self._headers, transport=LimitedTransport(limits))
 
     def generate(
         self,
@@ -153,37 +149,22 @@ class ServerClient:
     def _post(
         self, path: str, body: dict[str, Any], take: Callable[[object, float], None], cancel: threading.Event | None
     ) -> _End:
-        # A blocking client cannot be interrupted while it waits for a silent server; a task can.
-        return asyncio.run(self._cancellable(path, body, take, cancel))
-
-    async def _cancellable(
-        self, path: str, body: dict[str, Any], take: Callable[[object, float], None], cancel: threading.Event | None
-    ) -> _End:
         exchange = _Exchange(take)
-        async with self._connection(self._generation_timeout) as client:
-            exchange.begin()
-            task = asyncio.ensure_future(exchange.run(client, self.url + path, body))
-            while not task.done():
-                await asyncio.wait({task}, timeout=None if cancel is None else _CANCEL_POLL_S)
-                if cancel is not None and cancel.is_set() and not task.done():
-                    task.cancel()
-                    await asyncio.wait({task})
-                    exchange.error = exchange.error or _CANCELLED
-            if not task.cancelled():
-                task.result()
+        with self._connection(self._generation_timeout, Limits(cancel=cancel)) as client:
+            exchange.run(client, self.url + path, body)
         return exchange.end(self.url, self._generation_timeout)
 
 
-async def _status(response: httpx.Response) -> int:
+def _status(response: httpx.Response) -> int:
     return response.status_code
 
 
-async def _whole_page(response: httpx.Response) -> bytes | Reach:
+def _whole_page(response: httpx.Response) -> bytes | Reach:
     if response.status_code != 200:
         unknown = Reach.UNREACHABLE if response.status_code >= 500 else Reach.NONSENSE
         return _REACH_OF_STATUS.get(response.status_code, unknown)
     try:
-        return await _bounded(response)
+        return _bounded(response)
     except _NotSGLang:
         return Reach.NONSENSE
 
@@ -199,28 +180,27 @@ class _Exchange:
 
     def __init__(self, take: Callable[[object, float], None]) -> None:
         self._take = take
-        self._began = 0.0
+        self._began = time.perf_counter()
         self._ended = 0.0
         self._status: int | None = None
         self._failure: Exception | None = None
         self.error = ""
 
-    def begin(self) -> None:
-        self._began = time.perf_counter()
-
     def _now(self) -> float:
         return time.perf_counter() - self._began
 
-    async def run(self, client: httpx.AsyncClient, url: str, body: dict[str, Any]) -> None:
+    def run(self, client: httpx.Client, url: str, body: dict[str, Any]) -> None:
         try:
-            async with client.stream("POST", url, json=body) as response:
+            with client.stream("POST", url, json=body) as response:
                 self._status = response.status_code
                 if response.status_code != 200:
-                    self.error = _refusal(response.status_code, await _bounded(response))
+                    self.error = _refusal(response.status_code, _bounded(response))
                 elif body["stream"]:
-                    await self._events(response)
+                    self._events(response)
                 else:
-                    self._take(json.loads(await _bounded(response)), self._now())
+                    self._take(json.loads(_bounded(response)), self._now())
+        except Cancelled:
+            self.error = self.error or _CANCELLED
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             self._failure = error
         except (SSEError, ValueError, RecursionError):
@@ -228,10 +208,10 @@ class _Exchange:
         finally:
             self._ended = self._now()
 
-    async def _events(self, response: httpx.Response) -> None:
+    def _events(self, response: httpx.Response) -> None:
         received = _BoundedStream(response)
         response.stream = received
-        async for event in EventSource(response).aiter_sse():
+        for event in EventSource(response).iter_sse():
             received.since_event = 0
             if event.data == "[DONE]":
                 return
@@ -264,7 +244,7 @@ class _NotSGLang(ValueError):
     """An answer longer than any of SGLang's, or compressed."""
 
 
-class _BoundedStream(httpx.AsyncByteStream):
+class _BoundedStream(httpx.SyncByteStream):
     """The bytes of a stream of events, as long as no event is endless: the decoder would hold all of it."""
 
     def __init__(self, response: httpx.Response) -> None:
@@ -272,24 +252,24 @@ class _BoundedStream(httpx.AsyncByteStream):
         self.since_event = 0
         self._stream = response.stream
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        if not isinstance(self._stream, httpx.AsyncByteStream):
+    def __iter__(self) -> Iterator[bytes]:
+        if not isinstance(self._stream, httpx.SyncByteStream):
             raise _NotSGLang("not a stream")
-        async for piece in self._stream:
+        for piece in self._stream:
             self.since_event += len(piece)
             if self.since_event > _MAX_BYTES:
                 raise _NotSGLang("event too long")
             yield piece
 
-    async def aclose(self) -> None:
-        if isinstance(self._stream, httpx.AsyncByteStream):
-            await self._stream.aclose()
+    def close(self) -> None:
+        if isinstance(self._stream, httpx.SyncByteStream):
+            self._stream.close()
 
 
-async def _bounded(response: httpx.Response) -> bytes:
+def _bounded(response: httpx.Response) -> bytes:
     _refuse_compressed(response)
     body = bytearray()
-    async for piece in response.aiter_raw():
+    for piece in response.iter_raw():
         body += piece
         if len(body) > _MAX_BYTES:
             raise _NotSGLang("answer too long")

@@ -1,23 +1,24 @@
-"""Recipes and the files they come from and go to."""
+"""Recipes and the files they come from and go to. Names are loaded when first used: each form of file has its own."""
 
-from tuner.recipe.argv import resolve_argv, simulator_argv, to_argv
-from tuner.recipe.assignments import merge_set
-from tuner.recipe.docker_file import to_docker
-from tuner.recipe.environment import resolve_environment
-from tuner.recipe.files import load, load_file, read_text
-from tuner.recipe.imported import Imported
-from tuner.recipe.model import SIMULATOR, ApiSettings, KeptKey, Recipe, RecipeError, TunerSettings
-from tuner.recipe.settings_file import dumps_settings, loads_settings
-from tuner.recipe.shell import to_shell
-from tuner.recipe.toml_file import dumps_toml, loads_toml
-from tuner.recipe.unit_file import to_unit
-from tuner.recipe.yaml_file import to_yaml
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
 
-def kept_report(recipe: Recipe) -> tuple[KeptKey, ...]:
-    """The keys of the recipe's files that have no effect, each with what it would be in SGLang."""
-    return recipe.kept
+from tuner.deferred import names_in
 
+if TYPE_CHECKING:
+    from tuner.recipe.argv import resolve_argv, simulator_argv, to_argv
+    from tuner.recipe.assignments import merge_set
+    from tuner.recipe.docker_file import to_docker
+    from tuner.recipe.environment import resolve_environment
+    from tuner.recipe.files import load, load_file, read_text
+    from tuner.recipe.imported import Imported
+    from tuner.recipe.model import SIMULATOR, ApiSettings, KeptKey, Recipe, RecipeError, TunerSettings
+    from tuner.recipe.settings_file import dumps_settings, loads_settings
+    from tuner.recipe.shell import to_shell
+    from tuner.recipe.toml_file import dumps_toml, loads_toml
+    from tuner.recipe.unit_file import to_unit
+    from tuner.recipe.yaml_file import to_yaml
 
 __all__ = [
     "SIMULATOR",
@@ -29,7 +30,6 @@ __all__ = [
     "TunerSettings",
     "dumps_settings",
     "dumps_toml",
-    "kept_report",
     "load",
     "load_file",
     "loads_settings",
@@ -45,3 +45,19 @@ __all__ = [
     "to_unit",
     "to_yaml",
 ]
+
+__getattr__ = names_in(
+    __name__,
+    argv="resolve_argv simulator_argv to_argv",
+    assignments="merge_set",
+    docker_file="to_docker",
+    environment="resolve_environment",
+    files="load load_file read_text",
+    imported="Imported",
+    model="SIMULATOR ApiSettings KeptKey Recipe RecipeError TunerSettings",
+    settings_file="dumps_settings loads_settings",
+    shell="to_shell",
+    toml_file="dumps_toml loads_toml",
+    unit_file="to_unit",
+    yaml_file="to_yaml",
+)

@@ -5,8 +5,9 @@ Names are loaded when first used: ``tuner.server.model`` is read by parts that m
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tuner.deferred import names_in
 
 if TYPE_CHECKING:
     from tuner.server.guard import preflight
@@ -16,15 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Supervisor", "installed_version", "launch_spec", "preflight"]
 
-_HOMES = {
-    "Supervisor": "supervisor",
-    "installed_version": "interpreter",
-    "launch_spec": "launch",
-    "preflight": "guard",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = names_in(
+    __name__,
+    guard="preflight",
+    interpreter="installed_version",
+    launch="launch_spec",
+    supervisor="Supervisor",
+)

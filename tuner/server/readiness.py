@@ -17,8 +17,8 @@ from tuner.server import children, ports
 from tuner.server.family import family, main_process
 from tuner.server.logfile import LogTail
 from tuner.server.model import PhaseChanged, ReadyOutcome, ReadyState, ServerHandle
-from tuner.serverlog import BootReader
 from tuner.serverlog.model import BootFacts, Phase
+from tuner.serverlog.reader import BootReader
 from tuner.text import clip, plain
 
 _KEPT_LINES = 200

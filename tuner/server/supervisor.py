@@ -1,10 +1,14 @@
-"""Starts, finds, follows and stops servers. Whatever happens, there is exactly one server in a known state, or none."""
+"""Starts, finds, follows and stops servers. Whatever happens, there is exactly one server in a known state, or none.
+
+What only a start needs is imported by one: looking for servers is what an app does all day.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,9 +18,7 @@ from tuner.probes.gpu import GpuProbe
 from tuner.server import children, presence
 from tuner.server.cards import Foreign, running_sglang, used_gpus
 from tuner.server.family import family, main_process
-from tuner.server.guard import preflight
 from tuner.server.handles import HandleStore, PortLocked
-from tuner.server.launch import at_gate, spawn
 from tuner.server.logfile import clear_old_logs, create_log
 from tuner.server.model import (
     LaunchSpec,
@@ -27,8 +29,10 @@ from tuner.server.model import (
     StartRefused,
     StopOutcome,
 )
-from tuner.server.readiness import ReadyTimes, ReadyWait
 from tuner.server.stopping import Stop, StopTimes
+
+if TYPE_CHECKING:
+    from tuner.server.readiness import ReadyTimes
 
 #: A start holds its lock for a preflight and a spawn; asking a cold interpreter on a slow disk takes longest.
 _LOCK_S = 60.0
@@ -55,18 +59,24 @@ class Supervisor:
         self._gpu = gpu
         self._store = HandleStore(home)
         self._stop_times = stop_times or StopTimes()
-        self._ready_times = ready_times or ReadyTimes()
+        self._ready_times = ready_times
 
     def start(
         self,
         spec: LaunchSpec,
         need_mib: int | None = None,
         on_finding: Callable[[Finding], None] | None = None,
+        *,
+        force: bool = False,
     ) -> ServerHandle:
         """Starts a server after a preflight. Raises ``StartRefused``; the server is then not there.
 
-        ``need_mib``: the least free memory per GPU. ``on_finding`` hears what does not refuse the start.
+        ``need_mib``: the least free memory per GPU. ``on_finding`` hears what does not refuse the start. ``force``
+        starts also what would surely die (see ``guard.forced``).
         """
+        from tuner.server.guard import forced, preflight
+        from tuner.server.launch import spawn
+
         try:
             with self._store.starting(spec.port, _LOCK_S):
                 gpus = self._gpu.read()
@@ -74,6 +84,7 @@ class Supervisor:
                 apart = self._gpu.peers_apart([gpu.index for gpu in used])
                 driver = self._gpu.driver_version()
                 found = preflight(spec.recipe, spec, gpus, self._home, need_mib, driver, apart)
+                found = forced(found) if force else found
                 if any(finding.severity is Severity.FATAL for finding in found):
                     raise StartRefused(found)
                 before = {str(gpu.index): gpu.used_mib for gpu in used if gpu.used_mib is not None}
@@ -106,9 +117,10 @@ class Supervisor:
         ``estimates`` are seconds by phase from earlier starts. A phase without output for ``stall_s`` is said to be
         stalled, no more: compilation is silent for a minute and longer.
         """
-        wait = ReadyWait(
-            handle, on_phase, cancel or threading.Event(), estimates, timeout_s, stall_s, self._ready_times
-        )
+        from tuner.server.readiness import ReadyTimes, ReadyWait
+
+        times = self._ready_times or ReadyTimes()
+        wait = ReadyWait(handle, on_phase, cancel or threading.Event(), estimates, timeout_s, stall_s, times)
         outcome = wait.run()
         if outcome.state is ReadyState.READY:
             return outcome
@@ -160,6 +172,8 @@ class Supervisor:
 
     def came_to_run(self, handle: ServerHandle) -> bool:
         """Whether the server of a tuner that is gone lives: its process may be at the gate, and go either way now."""
+        from tuner.server.launch import at_gate
+
         deadline = time.monotonic() + _GATE_S
         while (main := main_process(handle)) is not None and at_gate(main) and time.monotonic() < deadline:
             time.sleep(0.02)

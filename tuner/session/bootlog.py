@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from tuner.serverlog import BootReader
 from tuner.serverlog.model import BootFacts
+from tuner.serverlog.reader import BootReader
 
 _MIB = 1 << 20
 #: A start prints below 100 kB, and a server that is flooded with warnings some MB.

@@ -1,4 +1,8 @@
-"""What both front ends talk to: one operator, one machine, its servers and its history."""
+"""What both front ends talk to: one operator, one machine, its servers and its history.
+
+What starts, checks, solves, advises and exports is imported when it is asked for: an app that watches a server for
+hours would hold some megabytes for nothing.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,6 @@ from tuner.planner import plan as make_plan
 from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import Plan, PlanInputs
 from tuner.planner.need import Need
-from tuner.planner.solve import Solution
 from tuner.probes.gpu import GpuProbe, probe_for
 from tuner.recipe.model import Recipe
 from tuner.rounds.errors import DamagedRound
@@ -27,25 +30,22 @@ from tuner.rounds.history import History
 from tuner.rounds.model import Round, RoundState
 from tuner.server import Supervisor, installed_version
 from tuner.server.cards import Foreign
-from tuner.server.model import ServerHandle, StopOutcome
-from tuner.session import export as exporting
-from tuner.session import loop, verifying
+from tuner.server.model import StopOutcome
 from tuner.session.auto.model import AutoOutcome, Goal
 from tuner.session.bench import Bench
 from tuner.session.cards import cards_of
 from tuner.session.deaths import last_good, with_secrets
 from tuner.session.earlier import accuracies, calibrations, earlier, phase_estimates
 from tuner.session.events import Publish
-from tuner.session.finding_here import Finder
 from tuner.session.planning import Given, Here, plan_inputs
 from tuner.session.runners import number_of
 from tuner.session.settle import seen, settle
-from tuner.session.solving import solved
-from tuner.session.swap import leave_to_others
 from tuner.session.watching import Look, Running, Watch
 
 if TYPE_CHECKING:
     from tuner.advice import Advice
+    from tuner.planner.solve import Solution
+    from tuner.session.finding_here import Finder
 
 
 class Session:
@@ -93,8 +93,7 @@ class Session:
         """Gathers a plan's inputs. Raises ModelError or CannotPlan, one sentence each."""
         probe = self._probe(recipe)
         gpus = cards_of(recipe, self.environ, probe.read())
-        handles = self._supervisor(simulated=recipe.simulated, port=recipe.port).running(recipe.port)
-        held = _held_gib(handles[0], gpus) if handles and gpus else 0.0
+        held = self._held_gib(recipe, gpus[0]) if gpus else 0.0
         version = (
             None
             if recipe.simulated or not recipe.python
@@ -109,6 +108,12 @@ class Session:
         )
         return plan_inputs(recipe, given=given, here=here, history=calibrations(self.history, recipe))
 
+    def _held_gib(self, recipe: Recipe, gpu: GpuReading) -> float:
+        """What the running server will give back of a card."""
+        handles = self._supervisor(simulated=recipe.simulated, port=recipe.port).running(recipe.port)
+        before = handles[0].vram_before_mib.get(str(gpu.index)) if handles else None
+        return max(0.0, (gpu.used_mib - before) / 1024) if before is not None and gpu.used_mib is not None else 0.0
+
     def plan(self, recipe: Recipe, given: Given | None = None) -> Plan:
         """The plan of a start of ``recipe``, with its findings."""
         inputs = self.planning_inputs(recipe, given)
@@ -117,11 +122,13 @@ class Session:
 
     def solve(self, recipe: Recipe, need: Need, given: Given | None = None) -> Solution:
         """The fewest changes to the flags of ``recipe`` that meet ``need``; its plan has its findings."""
+        from tuner.session.solving import solved
+
         return solved(self.planning_inputs(recipe, given), need)
 
     def advise(self, round_: Round, need: Need | None = None) -> Advice:
         """What to try after ``round_``, ranked. Raises ModelError, CannotPlan or HistoryError, one sentence each."""
-        from tuner.advice import advise  # a quarter of what this module costs to import, and rarely wanted
+        from tuner.advice import advise
         from tuner.session.advising import question
 
         return advise(question(self.history, round_, self.planning_inputs(round_.recipe), need))
@@ -142,8 +149,10 @@ class Session:
         drain: bool = True,
     ) -> Round:
         """One whole round; see ``loop.run_round``."""
+        from tuner.session.loop import run_round
+
         self.settle()
-        return loop.run_round(
+        return run_round(
             self._bench(recipe),
             recipe,
             inputs=lambda: self.planning_inputs(recipe),
@@ -185,7 +194,7 @@ class Session:
         Where it is not met, what ran before is started again; so it is after ``cancel``. ``leave`` ends that too.
         Raises CannotPlan or ModelError, and ``StartRefused`` while another tuner is at work on the port.
         """
-        from tuner.session.auto.loop import run_auto  # what it measures with is not needed to look at a server
+        from tuner.session.auto.loop import run_auto
 
         return run_auto(self, self._bench(recipe), recipe, goal, publish=publish, cancel=cancel, leave=leave)
 
@@ -196,16 +205,20 @@ class Session:
 
     def finder(self) -> Finder:
         """A look around this machine for a first recipe."""
+        from tuner.session.finding_here import Finder
+
         return Finder(home=Path.home(), environ=self.environ, cards=self._probe_by(False, 0).read)
 
     def verify(self, *, publish: Publish, cancel: threading.Event) -> list[CheckResult] | None:
         """Checks the running server again and records the results in its round; None when nothing runs."""
+        from tuner.session.verifying import verify
+
         self.settle()
         running = self.running()
         if running is None:
             return None
         bench = self._bench(running.handle.recipe)
-        return verifying.verify(bench, running, publish=publish, cancel=cancel)
+        return verify(bench, running, publish=publish, cancel=cancel)
 
     def stop(
         self, *, publish: Publish, port: int | None = None, drain: bool = True, force: bool = False
@@ -219,6 +232,8 @@ class Session:
         if running is None:
             return None
         if not force:
+            from tuner.session.swap import leave_to_others
+
             leave_to_others(self.history, running.handle)
         supervisor = self._supervisor(simulated=running.handle.simulated, port=running.handle.port)
         return supervisor.stop(running.handle, publish, drain)
@@ -244,7 +259,9 @@ class Session:
 
     def export(self, number: int, fmt: str) -> str:
         """A round as text in one of ``export.FORMATS``. Raises KeyError for no such round."""
-        return exporting.export(self.history.get(number), fmt, self.history.samples(number))
+        from tuner.session.export import export
+
+        return export(self.history.get(number), fmt, self.history.samples(number))
 
     def _bench(self, recipe: Recipe) -> Bench:
         return Bench(
@@ -267,9 +284,3 @@ class Session:
             if key not in self._probes:
                 self._probes[key] = probe_for(simulated, self.home, port)
             return self._probes[key]
-
-
-def _held_gib(handle: ServerHandle, gpus: list[GpuReading]) -> float:
-    before = handle.vram_before_mib.get(str(gpus[0].index))
-    used = gpus[0].used_mib
-    return max(0.0, (used - before) / 1024) if before is not None and used is not None else 0.0

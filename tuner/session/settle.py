@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from tuner.doctor import diagnose_log
 from tuner.paths import Home
 from tuner.probes.gpu import probe_for
 from tuner.rounds.history import History
@@ -14,7 +13,6 @@ from tuner.rounds.model import Round, RoundState
 from tuner.rounds.search import Search
 from tuner.rounds.summary import RoundSummary, summarise
 from tuner.server import Supervisor
-from tuner.session.bootlog import read_log
 from tuner.session.runners import LOST, OPEN_STATES, runner_alive
 
 _OPEN = Search(states=OPEN_STATES)
@@ -54,6 +52,10 @@ def seen_line(line: RoundSummary, history: History, home: Home) -> RoundSummary:
 
 def settled(round_: Round, supervisor: Supervisor) -> Round:
     """A round that lost its tuner, closed."""
+    # Few rounds ever do.
+    from tuner.doctor import diagnose_log
+    from tuner.session.bootlog import read_log
+
     handle = next((h for h in supervisor.running(round_.recipe.port) if h.round_name == round_.name), None)
     # A tuner that was killed right after the spawn did not come to keep the path.
     log_path = round_.log_path or (handle.log_path if handle is not None else "")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tuner.probes.http import ServerClient
-from tuner.serverlog import read_boot
 from tuner.serverlog.model import BootFacts
+from tuner.serverlog.reader import read_boot
 
 ROOT = Path(__file__).parents[3]
 

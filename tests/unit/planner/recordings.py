@@ -12,8 +12,8 @@ from planner_cases import MEASURED, recorded_flags, shape
 from tuner.planner import plan
 from tuner.planner.calibrate import calibrate
 from tuner.planner.model import GIB, Plan, PlanInputs, Source, Sourced
-from tuner.serverlog import read_boot
 from tuner.serverlog.model import BootFacts
+from tuner.serverlog.reader import read_boot
 
 MODELS = {"27b": "qwen3.8-27b-fp8-text", "tiny": "hybrid-tiny", "dense": "qwen3-dense-small"}
 CARD_GIB = 143771 / 1024

@@ -18,8 +18,8 @@ from tuner.planner import plan
 from tuner.planner.calibrate import calibrate
 from tuner.planner.model import PlanInputs
 from tuner.recipe.model import Recipe, TunerSettings
-from tuner.serverlog import read_boot
 from tuner.serverlog.model import BootFacts
+from tuner.serverlog.reader import read_boot
 from tuner.session.planning import Here, plan_inputs
 
 DATA = Path(__file__).parents[2] / "data" / "real_rounds"

@@ -15,7 +15,8 @@ import pytest
 
 from tuner.metrics.words import gpu_words
 from tuner.paths import Home
-from tuner.probes.gpu import NvmlProbe, SimCardProbe, probe_for
+from tuner.probes.gpu import DriverProbe, SimCardProbe, probe_for
+from tuner.probes.nvml import NvmlProbe
 from tuner.sim.card import CARD_48G
 
 GIB = 1 << 30
@@ -231,9 +232,25 @@ def test_each_kind_of_server_gets_its_probe(tmp_path: Path) -> None:
     home = Home.at(tmp_path)
     assert isinstance(probe_for(True, home, 30000), SimCardProbe)
     real = probe_for(False, home, 30000)
-    assert isinstance(real, NvmlProbe)
+    assert isinstance(real, DriverProbe)
     real.close()
     assert real.read() == []
+
+
+def test_the_driver_is_opened_by_the_first_question_and_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    driver = Driver(monkeypatch, nvmlDeviceGetCount=lambda: 0, nvmlSystemGetDriverVersion=lambda: "580.1")
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("open"))
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("close"))
+    probe = DriverProbe()
+    assert calls == [] and driver is not None
+    assert (probe.read(), probe.driver_version(), probe.reason, probe.peers_apart([0])) == ([], "580.1", "", [])
+    probe.close()
+    assert calls == ["open", "close"]
+    assert probe.driver_version() is None
+    unused = DriverProbe()
+    unused.close()
+    assert calls == ["open", "close"]
 
 
 def test_cards_that_cannot_reach_each_other_are_paired_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,3 +210,32 @@ def test_server_info_holds_nothing_that_a_terminal_or_file_cannot_take() -> None
     assert len(seen["long"]) < 100_000
     assert "hunter2" not in repr(seen)
     assert not any(mark in repr(seen) for mark in ("\\x1b", "\\x9b", "\\u202e"))
+
+
+def test_a_server_that_never_takes_the_request_can_be_left() -> None:
+    cancel = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                # The request fills what the system keeps for a reader that does not read.
+                cancel.set()
+                peer.settimeout(30)
+                while peer.recv(1, socket.MSG_PEEK) and not gone.wait(0.02):
+                    pass
+
+        gone = threading.Event()
+        threading.Thread(target=accept, daemon=True).start()
+        client = ServerClient(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        answer = client.generate({"text": "x" * (64 << 20), "stream": True}, cancel=cancel)
+        gone.set()
+    assert answer.error == "The request was cancelled."
+
+
+def test_a_look_at_a_server_that_takes_no_request_ends_in_time() -> None:
+    # Nobody accepts: the request lies in the system's own memory.
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = ServerClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.3)
+        assert client.loads() is Reach.UNREACHABLE
+        assert client.health() is None

@@ -15,7 +15,6 @@ from tuner.recipe import (
     RecipeError,
     dumps_settings,
     dumps_toml,
-    kept_report,
     load,
     loads_settings,
     loads_toml,
@@ -128,7 +127,7 @@ def test_the_guides_config_gives_the_flags_it_means() -> None:
 
 
 def test_the_guides_other_keys_are_kept_with_the_reason_and_the_nearest_flag() -> None:
-    kept = {key.where: key for key in kept_report(loads_toml(GUIDE))}
+    kept = {key.where: key for key in loads_toml(GUIDE).kept}
     assert {where: key.nearest for where, key in kept.items()} == {
         "memory.enable_elastic_memory_pool": "enable_unified_memory",
         "cache.enable_dual_lru_eviction": "radix_eviction_policy",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.planner.model import Sourced
-from tuner.serverlog import read_boot
+from tuner.serverlog.reader import read_boot
 from tuner.session.auto.model import Ended
 
 

@@ -15,8 +15,8 @@ from tuner.planner.conditions import conditions
 from tuner.planner.model import GIB, Source
 from tuner.recipe.model import Recipe, TunerSettings
 from tuner.rounds.model import Round, RoundState
-from tuner.serverlog import read_boot
 from tuner.serverlog.model import BootFacts
+from tuner.serverlog.reader import read_boot
 from tuner.session.planning import Given, Here, plan_inputs
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from tuner.measure.events import Exchange, NotGenerated, answer_of, error_words, generated, read_exchange
-from tuner.serverlog import batch_line
+from tuner.serverlog.batch import batch_line
 
 _NEW_SEQUENCES = re.compile(r"#new-seq: (\d{1,6})")
 _GIVEN_UP = "The server gave the request up."
