@@ -32,6 +32,7 @@ from tuner.recipe.model import Recipe
 from tuner.rounds.history import History
 from tuner.session.session import Session
 from tuner.ui.app import TunerApp
+from tuner.ui.garbage import only_in_turns
 from tuner.ui.widgets.slider import Slider
 
 ROUNDS = 10_000
@@ -199,6 +200,7 @@ INTERACTIONS: tuple[tuple[str, Callable[[Pilot[None]], Awaitable[None]]], ...] =
 async def walk(session: Session, recipe: Recipe) -> dict[str, tuple[float, float]]:
     """Every interaction once; of each the worst delay and the most computed in one, milliseconds."""
     app, heart = TunerApp(session, recipe), Heart()
+    only_in_turns()
     worst: dict[str, tuple[float, float]] = {}
     async with app.run_test(size=(120, 36)) as pilot:
         beating = asyncio.create_task(heart.beat())

@@ -10,9 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen, Screen
+from textual.screen import Screen
 
 from tuner.text import clip, wrapped
+from tuner.ui.screens.overlay import Overlay
 from tuner.ui.widgets.sheet import Sheet
 
 #: Cells before what a key does.
@@ -71,7 +72,7 @@ class HelpText(Sheet):
         return Content("\n").join(lines)
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Overlay[None]):
     """Lists keys; any of them, or a click, closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -8,19 +8,19 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from tuner.planner.accuracy import accuracy_text
 from tuner.planner.model import Plan, PlanInputs
 from tuner.text import plain, width
+from tuner.ui.screens.overlay import Overlay
 from tuner.ui.wording import NONE, Known, between, value
 from tuner.units import format_bytes
 
 _NAME = 26
 
 
-class NumbersScreen(ModalScreen[None]):
+class NumbersScreen(Overlay[None]):
     """To scroll through."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,enter,t", "dismiss", "Close", tooltip="Back")]
