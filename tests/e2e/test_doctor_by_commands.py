@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 from commands import User
 
 
@@ -42,3 +43,22 @@ def test_a_server_that_was_killed_without_a_word_is_told_as_that(user: User) -> 
     switches = 'tuner.simulator={"speed": 0, "fault": "die-at:Memory pool end"}'
     user.run("run", "demo", "--sim", "--set", f"port={user.port}", "--set", switches, status=1)
     assert [f["id"] for f in user.json("doctor", status=1)["findings"]] == ["silent-end"]
+
+
+def test_a_server_that_died_long_after_its_round_is_told_even_when_a_refused_start_came_between(user: User) -> None:
+    served = user.simulate("demo")
+    refused = user.simulate("demo", "--set", "enable_piecewise_cuda_graph=true", status=1)
+    assert (refused["state"], refused["findings"][0]["id"]) == ("refused", "unknown-flag")
+    scheduler = next(p for server in user.servers() for p in server.children() if "sglang::scheduler" in p.cmdline())
+    scheduler.kill()
+    psutil.wait_procs(user.servers(), timeout=30)
+    told = user.json("doctor", status=1)
+    assert told["of"].startswith(f"the server of {served['name']}, which was up and died")
+    assert told["findings"][0]["id"] == "host-memory-kill"
+
+
+def test_a_server_that_was_stopped_is_no_death_however_it_went(user: User) -> None:
+    switches = 'tuner.simulator={"speed": 0, "fault": "ignore-signals"}'
+    user.run("run", "demo", "--sim", "--set", f"port={user.port}", "--set", switches)
+    assert "SIGKILL" in user.json("stop", "--now")["how"]
+    assert user.json("doctor")["findings"] == []

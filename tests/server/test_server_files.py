@@ -18,10 +18,12 @@ from tuner.recipe.model import Recipe
 from tuner.server import ports, presence, proxies
 from tuner.server.family import main_process
 from tuner.server.handles import HandleStore, PortLocked
-from tuner.server.logfile import LogTail, clear_old_logs, create_log
+from tuner.server.logfile import LogTail, clear_old_logs, create_log, note_stop
 from tuner.server.managers import manager_in, manager_of
 from tuner.server.model import ServerHandle
 from tuner.server.stopping import StopTimes
+from tuner.serverlog.model import Phase
+from tuner.serverlog.reader import read_boot
 
 
 def handle_of(port: int = 30000, pid: int = 4_000_000, **more: object) -> ServerHandle:
@@ -108,6 +110,21 @@ def test_each_start_gets_its_own_private_log(tmp_path: Path) -> None:
     assert one.name == "30000-20270115T080000Z.log"
     assert two.name == "30000-20270115T080000Z-2.log"
     assert one.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_stop_by_the_tuner_is_told_in_the_log_on_a_line_of_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "30000-a.log"
+    for before in ("", "Load weight begin. avail mem=46.83 GB\n", "  4%|#  | 1/24"):
+        log.write_text(before)
+        note_stop(log, 0.0)
+        *_, last = log.read_text().splitlines()
+        assert last.endswith("SIGTERM sent by tuner: a stop was asked for.")
+        assert last.startswith("[")
+        facts = read_boot(log.read_text() + "kill_process_tree called: parent_pid=7, include_parent=True, pid=7\n")
+        assert facts.phase is Phase.STOPPED
+    with pytest.raises(FileNotFoundError):
+        note_stop(tmp_path / "gone.log", 0.0)
+    assert not (tmp_path / "gone.log").exists()
 
 
 def test_old_logs_go_by_age_and_count_but_never_that_of_a_living_server(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tuner.recipe import to_shell
 from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
 from tuner.server import guard, installed_version, interpreter, launch_spec, machine, preflight
 from tuner.server.cards import looks_like_sglang, running_sglang, used_gpus
-from tuner.server.guard import internal_ports
+from tuner.server.guard import forced, internal_ports
 from tuner.server.interpreter import inspect_interpreter, resolve_interpreter
 from tuner.server.model import LaunchSpec, StartRefused
 from tuner.server.supervisor import Supervisor
@@ -218,6 +218,18 @@ def test_a_relative_interpreter_becomes_absolute_and_links_stay(tmp_path: Path) 
 def test_a_missing_model_is_refused(home: Home, port: int, sglang_env: dict[str, str], path: str) -> None:
     found = check(real(Path(path), port, model_path=path), home, sglang_env, [CARD])
     assert ids(found) == [(FindingId.MODEL_MISSING, Severity.FATAL)]
+
+
+def test_a_start_that_is_wanted_all_the_same_may_die_but_never_doubles_a_server(
+    home: Home, port: int, supervisor: Supervisor, fake_spec: Callable[..., LaunchSpec], tmp_path: Path
+) -> None:
+    supervisor.start(fake_spec("--load-until", str(tmp_path / "never")))
+    recipe = Recipe(python="/bin/true", flags={"model_path": "/no/such/model", "port": port})
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    found = forced(check(recipe, home, clean, [CARD]))
+    by_id = {finding.id: finding.severity for finding in found}
+    assert by_id[FindingId.MODULE_MISSING] is by_id[FindingId.MODEL_MISSING] is Severity.WARNING
+    assert by_id[FindingId.DOUBLE_START] is Severity.FATAL
 
 
 def test_a_hub_name_is_no_missing_model(home: Home, port: int, sglang_env: dict[str, str]) -> None:

@@ -11,8 +11,8 @@ from tuner.doctor.traces import AFTERMATH, ends_in_error
 from tuner.findings import Finding, FindingId, Severity
 from tuner.planner.model import HEADROOM_GIB
 from tuner.redact import redact_text
-from tuner.serverlog import records
 from tuner.serverlog.model import BootFacts, Phase
+from tuner.serverlog.records import records
 from tuner.text import plain
 
 _EVIDENCE_WIDTH = 400

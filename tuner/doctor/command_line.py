@@ -15,7 +15,7 @@ _NO_MODULE = re.compile(r"(?:ModuleNotFoundError: |python[\d.]*: )No module name
 _NO_MODEL = re.compile(
     r"Can't load the configuration of|does not appear to have a file named config\.json|Repo id must be in the form|"
     r"is not a local folder and is not a valid model identifier|No such file or directory: '[^']*config\.json|"
-    r"LocalEntryNotFoundError|Cannot find any model weights|Model path .* does not exist"
+    r"Incorrect path_or_model_id|LocalEntryNotFoundError|Cannot find any model weights|Model path .* does not exist"
 )
 _CONTEXT = re.compile(
     r"User-specified context_length \((?P<asked>\d+)\) is greater than the derived context_length \((?P<most>\d+)\)"
@@ -28,8 +28,7 @@ def unknown_flag(case: LogCase) -> Finding | None:
     """A flag or a value that this SGLang does not take."""
     if seen := case.find(_UNKNOWN_ARGUMENT):
         flags = re.findall(r"--[\w-]+", seen.match["flags"])
-        near = [f"{flag} → --{name.replace('_', '-')}" for flag in flags if (name := suggest(flag))]
-        hint = f" Nearest real flags: {', '.join(near)}." if near else ""
+        hint = "".join(f" {words}" for flag in flags if (words := _about(flag)))
         return finding(
             FindingId.UNKNOWN_FLAG,
             Severity.FATAL,
@@ -52,6 +51,19 @@ def unknown_flag(case: LogCase) -> Finding | None:
             remedy=f"Correct the value in the recipe.{choices}",
         )
     return None
+
+
+def _about(flag: str) -> str:
+    """What is known of a flag that was refused: which versions have it, or which real one is near. Else ""."""
+    near = suggest(flag)
+    info = lookup(near) if near else None
+    if info is None:
+        return ""
+    if info.flag != flag:
+        return f"Nearest to {flag}: {info.flag}."
+    if info.until is not None:
+        return f"SGLang had {flag} until {info.until}."
+    return f"SGLang has {flag} from {info.since} on." if info.since is not None else ""
 
 
 def module_missing(case: LogCase) -> Finding | None:

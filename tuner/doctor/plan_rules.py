@@ -285,7 +285,7 @@ RULES: tuple[Rule, ...] = (
 _ORDER = {Severity.FATAL: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
-def plan_findings(inputs: PlanInputs, plan: Plan) -> tuple[Finding, ...]:
-    """Everything of a plan, worst first."""
+def diagnose_plan(inputs: PlanInputs, plan: Plan) -> tuple[Finding, ...]:
+    """What a plan tells before the start, worst first: flags that do not go together, pools that do not serve."""
     found = [*flag_conflicts(inputs), *(f for rule in RULES if (f := rule(inputs, plan)))]
     return tuple(sorted(found, key=lambda f: _ORDER[f.severity]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from tuner.doctor.case import LogCase, finding
@@ -264,7 +265,7 @@ def _lower_fraction(case: LogCase, gib: float) -> dict[str, float]:
     fraction, before = case.number("mem_fraction_static"), case.facts.free_before_gib
     if fraction is None or not before:
         return {}
-    lower = int((fraction - gib / before) * 100) / 100
+    lower = math.floor(100 * max(0.0, fraction - gib / before)) / 100
     return {"mem_fraction_static": lower} if lower > 0.1 else {}
 
 

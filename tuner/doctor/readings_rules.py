@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tuner.doctor.cache_rules import no_hits, slot_leak, slots_pinned, thrash
 from tuner.doctor.case import as_number, finding
 from tuner.doctor.sizes import MOST_SLOTS_PER_REQUEST
+from tuner.doctor.watched import Rule, Watched, kv_share, kv_words, slot_words
 from tuner.findings import Finding, FindingId, Severity
-from tuner.metrics.model import GpuReading, Reach, Readings
-from tuner.planner.model import HEADROOM_GIB
-from tuner.serverlog.model import BootFacts
-from tuner.units import format_seconds, format_tokens
+from tuner.metrics.model import Reach, Readings
+from tuner.units import format_seconds
+
+__all__ = ["RULES", "Watched", "readings_findings"]
 
 #: KV use below which queueing is not for want of KV.
 _KV_ROOM = 0.8
-#: Prompt tokens computed before a hit ratio of nothing says anything.
-_PROMPT_TOKENS = 10_000
-_NO_HITS = 0.005
 #: Time to first token that people call slow, seconds, and how busy the card must then be for it to be physics.
 _SLOW_TTFT_S = 5.0
 _CARD_BUSY = 90
@@ -27,68 +24,8 @@ _CARD_BUSY = 90
 _AT_THE_LIMIT = 0.7
 #: Seconds with running requests and not one token before the server counts as hanging.
 _STILL_S = 60.0
-#: Idle looks a minute apart, each with more slots held than the one before, that make a leak.
-_LEAK_LOOKS = 3
-_LEAK_APART_S = 60.0
-#: Slots a leak must have taken, as a share of all.
-_LEAK_SHARE = 0.2
-#: Slots that idle prefixes keep, as a share of all, worth a word.
-_PINNED_SHARE = 0.5
-#: Evicted prompt tokens against computed ones above which the cache thrashes, when hardly anything hits.
-_THRASH_SHARE = 0.5
-_THRASH_HITS = 0.3
 #: Acceptance length at which drafts are as good as never accepted.
 _NO_ACCEPTANCE = 1.05
-
-
-class Watched:
-    """Looks at one server over time, with what is known of its start.
-
-    ``flags`` are in effect or asked, ``facts`` its log's; ``alone_prefill_tokens_per_s``: speed of a cold prompt that
-    had the server to itself, where one was measured. ``computed_tokens``: prompt tokens computed, where a counter tells
-    them; else they are summed from the rates.
-    """
-
-    def __init__(
-        self,
-        samples: Sequence[Readings],
-        *,
-        gpus: Sequence[GpuReading] = (),
-        flags: Mapping[str, Any] | None = None,
-        facts: BootFacts | None = None,
-        headroom_gib: float = HEADROOM_GIB,
-        alone_prefill_tokens_per_s: float | None = None,
-        computed_tokens: float | None = None,
-    ) -> None:
-        self.samples = tuple(samples)
-        self.now = self.samples[-1] if self.samples else Readings(at=0.0)
-        self.gpus = tuple(gpus)
-        self.flags = flags or {}
-        self.facts = facts
-        self.headroom_gib = headroom_gib
-        self.alone_prefill_tokens_per_s = alone_prefill_tokens_per_s
-        self.computed_tokens = computed_tokens
-
-    def gained(self, counter: str) -> int | None:
-        """Gain of a counter over the samples; of a single look, all since the server started. None when not told."""
-        told = [value for sample in self.samples if (value := getattr(sample, counter)) is not None]
-        if not told:
-            return None
-        return max(0, told[-1] - told[0]) if len(told) > 1 else int(told[0])
-
-    def prompt_tokens(self) -> float:
-        """Prompt tokens computed while it was watched, from the rates between looks."""
-        if self.computed_tokens is not None:
-            return self.computed_tokens
-        pairs = itertools.pairwise(self.samples)
-        return sum((b.prefill_tokens_per_s or 0.0) * max(0.0, b.at - a.at) for a, b in pairs)
-
-    def busy(self) -> tuple[Readings, ...]:
-        """Looks with running requests."""
-        return tuple(sample for sample in self.samples if sample.running)
-
-
-Rule = Callable[[Watched], Finding | None]
 
 
 def _reach(case: Watched) -> Finding | None:
@@ -159,7 +96,7 @@ def _retracted(case: Watched) -> Finding | None:
         FindingId.OOM_WHILE_SERVING,
         Severity.WARNING,
         f"{count} running requests were put back because the KV pool was full, and are computed again.",
-        evidence=(f"retracted requests: {count}", *_kv_line(case.now)),
+        evidence=(f"retracted requests: {count}", *kv_words(case.now)),
         remedy="Lower max_running_requests, give KV more, or raise schedule_conservativeness.",
         flags={"max_running_requests": admitted - 1} if admitted and admitted > 1 else {},
     )
@@ -175,12 +112,12 @@ def _queueing(case: Watched) -> Finding | None:
         for s in waiting
         if s.running is not None and s.max_running_requests is not None and s.running >= s.max_running_requests
     ]
-    roomy = [s for s in capped if _kv_share(s) is not None and (_kv_share(s) or 0.0) < _KV_ROOM]
+    roomy = [s for s in capped if kv_share(s) is not None and (kv_share(s) or 0.0) < _KV_ROOM]
     if not roomy or 2 * len(roomy) < len(waiting):
         return None
     last = roomy[-1]
     admitted = last.max_running_requests or 0
-    evidence = (f"running {last.running} of {admitted}, queued {last.queued}", *_kv_line(last), *_slot_line(last))
+    evidence = (f"running {last.running} of {admitted}, queued {last.queued}", *kv_words(last), *slot_words(last))
     if last.slots_total and _slots_bind(case, last.slots_total, admitted):
         return finding(
             FindingId.REQUESTS_CAPPED_BY_SLOTS,
@@ -220,32 +157,6 @@ def _more_slots(case: Watched, slots: int) -> dict[str, Any]:
     return {"max_mamba_cache_size": slots + MOST_SLOTS_PER_REQUEST}
 
 
-def _no_hits(case: Watched) -> Finding | None:
-    ratio, tokens = case.now.prefix_hit_ratio, case.prompt_tokens()
-    if ratio is None or ratio > _NO_HITS or tokens < _PROMPT_TOKENS:
-        return None
-    strategy = case.flags.get("mamba_radix_cache_strategy")
-    off = bool(case.flags.get("disable_radix_cache"))
-    hybrid = case.now.slots_total is not None
-    without_buffer = hybrid and strategy in (None, "", "auto", "no_buffer")
-    flags: dict[str, Any] = {}
-    if off:
-        flags = {"disable_radix_cache": None}
-    elif without_buffer:
-        flags = {"mamba_radix_cache_strategy": "extra_buffer"}
-    return finding(
-        FindingId.PREFIX_CACHE_OFF,
-        Severity.WARNING if flags else Severity.NOTE,
-        f"Of {format_tokens(int(tokens))} prompt tokens none came from the prefix cache.",
-        evidence=(f"prefix hit ratio since the start: {ratio:.3f}", f"strategy: {strategy or 'not set'}"),
-        remedy="If your prompts share a beginning, set mamba_radix_cache_strategy to extra_buffer by name: without it "
-        "states are kept at ends of chunks only."
-        if without_buffer and not off
-        else "If your prompts share a beginning, look at disable_radix_cache; prompts below 64 tokens never hit.",
-        flags=flags,
-    )
-
-
 def _physics(case: Watched) -> Finding | None:
     """Slow first tokens without a queue, on a card that computes as fast as it can."""
     ttft, speed = case.now.ttft_s, case.now.prefill_tokens_per_s
@@ -276,67 +187,6 @@ def _physics(case: Watched) -> Finding | None:
     )
 
 
-def _slot_leak(case: Watched) -> Finding | None:
-    """Slots that stay held while nothing runs, and more of them each time. Evictable ones do not count as held.
-
-    The gauges keep the last batch's values when the server falls idle (0.5.17), so one idle look proves nothing.
-    """
-    idle: list[Readings] = []
-    for sample in case.samples:
-        if sample.running or sample.queued or sample.running is None or sample.slots_used is None:
-            continue
-        if "slots_used" in sample.stale:
-            continue
-        if not idle or sample.at - idle[-1].at >= _LEAK_APART_S:
-            idle.append(sample)
-    total = case.now.slots_total
-    if len(idle) < _LEAK_LOOKS or not total:
-        return None
-    held = [sample.slots_used or 0 for sample in idle]
-    growing = all(b > a for a, b in itertools.pairwise(held))
-    if not growing or held[-1] < _LEAK_SHARE * total:
-        return None
-    return finding(
-        FindingId.SLOT_LEAK,
-        Severity.WARNING,
-        f"While nothing runs, more and more state slots stay held: {held[0]}, then {held[-1]} of {total}.",
-        evidence=(f"held at idle looks: {', '.join(map(str, held[-6:]))}",),
-        remedy="This is a fault of the server: restart it when it is idle, and use a newer SGLang.",
-    )
-
-
-def _slots_pinned(case: Watched) -> Finding | None:
-    now = case.now
-    if not now.slots_total or now.slots_evictable is None or now.slots_evictable < _PINNED_SHARE * now.slots_total:
-        return None
-    return finding(
-        FindingId.SLOTS_PINNED,
-        Severity.NOTE,
-        f"{now.slots_evictable} of {now.slots_total} state slots keep the beginnings of idle conversations: normal, "
-        "not a leak.",
-        evidence=_slot_line(now),
-        remedy="Nothing to do: they are given up when a request needs them. What costs is computing again what was "
-        "given up.",
-    )
-
-
-def _thrash(case: Watched) -> Finding | None:
-    evicted, computed, ratio = case.gained("evicted_tokens"), case.prompt_tokens(), case.now.prefix_hit_ratio
-    if len(case.samples) < 2 or not evicted or computed < _PROMPT_TOKENS or ratio is None or ratio > _THRASH_HITS:
-        return None
-    if evicted < _THRASH_SHARE * computed:
-        return None
-    return finding(
-        FindingId.CACHE_THRASH,
-        Severity.WARNING,
-        f"The prefix cache gives up what it has just computed: {format_tokens(evicted)} tokens evicted, "
-        f"{format_tokens(int(computed))} computed.",
-        evidence=(f"prefix hit ratio since the start: {ratio:.2f}", *_kv_line(case.now)),
-        remedy="Try schedule_policy lpm, give KV more, or run fewer conversations at once.",
-        flags={} if case.flags.get("schedule_policy") == "lpm" else {"schedule_policy": "lpm"},
-    )
-
-
 def _drafts_rejected(case: Watched) -> Finding | None:
     lengths = [s.acceptance_length for s in case.busy() if s.acceptance_length and s.decode_tokens_per_s]
     if not lengths or statistics.median(lengths) > _NO_ACCEPTANCE or not case.flags.get("speculative_algorithm"):
@@ -361,36 +211,17 @@ def _drafts_rejected(case: Watched) -> Finding | None:
     )
 
 
-def _kv_share(reading: Readings) -> float | None:
-    if reading.kv_used_tokens is None or not reading.kv_total_tokens:
-        return None
-    return reading.kv_used_tokens / reading.kv_total_tokens
-
-
-def _kv_line(reading: Readings) -> tuple[str, ...]:
-    if reading.kv_used_tokens is None or not reading.kv_total_tokens:
-        return ()
-    return (f"KV: {format_tokens(reading.kv_used_tokens)} of {format_tokens(reading.kv_total_tokens)} tokens in use",)
-
-
-def _slot_line(reading: Readings) -> tuple[str, ...]:
-    if not reading.slots_total:
-        return ()
-    kept = f", {reading.slots_evictable} kept for later" if reading.slots_evictable is not None else ""
-    return (f"state slots: {reading.slots_used} of {reading.slots_total} in use{kept}",)
-
-
 RULES: tuple[Rule, ...] = (
     _reach,
     _stands_still,
     _retracted,
     _queueing,
-    _slot_leak,
-    _thrash,
-    _no_hits,
+    slot_leak,
+    thrash,
+    no_hits,
     _drafts_rejected,
     _physics,
-    _slots_pinned,
+    slots_pinned,
 )
 
 

@@ -8,7 +8,7 @@ from tuner.doctor.case import LogCase, finding
 from tuner.doctor.parsers import parsers_unfit
 from tuner.doctor.upstream import lowest_version
 from tuner.findings import Finding, FindingId, Severity
-from tuner.serverlog import batch_line
+from tuner.serverlog.batch import batch_line
 from tuner.serverlog.model import Phase
 from tuner.units import format_seconds, format_tokens
 

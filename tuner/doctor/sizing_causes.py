@@ -27,16 +27,25 @@ _NOT_ENOUGH = re.compile(
     r"Memory pool size is too small"
 )
 _IN_FORCE = re.compile(r"mem_fraction_static=(?P<fraction>\d?\.\d+)")
+_RAISE_RATIO = "Raise mamba_full_memory_ratio; with speculation lower max_running_requests or the draft tokens."
 #: Lines that say that too little memory was there.
 REFUSALS = (_WEIGHTS_LEAVE_NOTHING, _NOT_ENOUGH, _STATES_REFUSED)
 
 
 def slots_negative(case: LogCase) -> Finding | None:
-    """Weights larger than the fraction allows, told by the state pool's share."""
+    """Slots that come out negative: weights larger than the fraction allows, or a share smaller than one slot."""
     seen = case.find(_STATES_REFUSED)
-    if not seen or float(seen.match["rest"]) >= 0:
+    if not seen or int(seen.match["slots"]) >= 0:
         return None
     rest = float(seen.match["rest"])
+    if rest >= 0:
+        return finding(
+            FindingId.SLOTS_NEGATIVE,
+            Severity.FATAL,
+            f"The states' share of {seen.match['rest']} GiB is smaller than one slot.",
+            evidence=(seen.line,),
+            remedy=_RAISE_RATIO,
+        )
     remedy, flags = _raise_fraction(case, shortfall_gib=-rest)
     return finding(
         FindingId.SLOTS_NEGATIVE,
@@ -58,7 +67,7 @@ def _states_refused(case: LogCase) -> Finding | None:
         return _no_room(
             f"The states' share of {seen.match['rest']} GiB holds no slot.",
             seen.line,
-            "Raise mamba_full_memory_ratio; with speculation lower max_running_requests or the draft tokens.",
+            _RAISE_RATIO,
         )
     if seen := case.find(_STATES_TOO_FEW):
         told = _SLOTS_AND_SHARE.search(seen.line)

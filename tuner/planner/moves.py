@@ -69,7 +69,8 @@ def _fraction_and_slots(inputs: PlanInputs, need: Need, headroom: float) -> Prop
 
 
 def _ratio_reason(need: Need) -> str:
-    return f"This ratio gives the states what {need.agents} agents at once need, and the rest to the KV pool."
+    who = "1 agent needs" if need.agents == 1 else f"{need.agents} agents at once need"
+    return f"This ratio gives the states what {who}, and the rest to the KV pool."
 
 
 def _slots_reason(slots: int) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
 
-from tuner.metrics.model import Readings
+from tuner.metrics.model import GpuReading, Readings
 
 #: Digits kept of a number that is no count: no chart shows more, and a day of readings takes a third less.
 _DIGITS = 5
@@ -39,16 +39,29 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: High | None = None
     itl_s: High | None = None
     prefix_hit_ratio: float | None = None
+    #: Of the busiest and of the fullest card, only while one looks on: what is kept has no cards. Percent, 0 to 1.
+    gpu_busy: int | None = None
+    vram_share: float | None = None
 
     @classmethod
-    def of(cls, readings: Readings) -> Moment:
+    def of(cls, readings: Readings, gpus: Sequence[GpuReading] = ()) -> Moment:
         """The moment of one look."""
-        values = {name: getattr(readings, name) for name in cls.__struct_fields__ if name not in ("ttft_s", "itl_s")}
-        ttft = High(readings.ttft_s.p95) if readings.ttft_s else None
-        return cls(**values, ttft_s=ttft, itl_s=High(readings.itl_s.p95) if readings.itl_s else None)
+        values = {name: getattr(readings, name) for name in cls.__struct_fields__ if name not in _NOT_ALIKE}
+        busy = [gpu.utilisation for gpu in gpus if gpu.utilisation is not None]
+        full = [gpu.used_mib / gpu.total_mib for gpu in gpus if gpu.used_mib is not None and gpu.total_mib]
+        return cls(
+            **values,
+            ttft_s=High(readings.ttft_s.p95) if readings.ttft_s else None,
+            itl_s=High(readings.itl_s.p95) if readings.itl_s else None,
+            gpu_busy=max(busy, default=None),
+            vram_share=max(full, default=None),
+        )
 
 
 Moments: TypeAlias = tuple[Moment, ...]
+
+#: Fields that readings have in another form, or not at all.
+_NOT_ALIKE = frozenset({"ttft_s", "itl_s", "gpu_busy", "vram_share"})
 
 _SPEEDS = tuple((name, attrgetter(name)) for name in ("decode_tokens_per_s", "prefill_tokens_per_s"))
 _LATENCIES = tuple((name, attrgetter(name)) for name in ("ttft_s", "itl_s"))
@@ -62,6 +75,8 @@ _HIGHS = tuple(
         "running",
         "queued",
         "prefix_hit_ratio",
+        "gpu_busy",
+        "vram_share",
     )
 )
 _P95 = attrgetter("p95")

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from tuner.findings import Finding, FindingId, Severity
@@ -31,6 +32,8 @@ _SHOWN_CELLS = 160
 #: Oldest driver branch of a CUDA major version, by NVIDIA's minor-version compatibility table.
 _LEAST_DRIVER = {12: 525, 13: 580}
 _BACKENDS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend", "sampling_backend")
+#: What a start dies of without harm to anything else.
+_ITS_OWN = frozenset({FindingId.MODULE_MISSING, FindingId.MODEL_MISSING})
 _ORDER = {Severity.FATAL: 0, Severity.WARNING: 1, Severity.NOTE: 2}
 
 
@@ -61,6 +64,17 @@ def preflight(
         *machine_findings(recipe, environment, used_gpus(recipe, environment, gpu), home, driver, apart),
     ]
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
+
+
+def forced(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Findings of a preflight for a start that is wanted all the same: what only this start dies of is a warning.
+
+    Whatever would double a server, or take memory from another one, still refuses.
+    """
+    return tuple(
+        msgspec.structs.replace(finding, severity=Severity.WARNING) if finding.id in _ITS_OWN else finding
+        for finding in findings
+    )
 
 
 def _command_findings(

@@ -31,6 +31,22 @@ def create_log(folder: Path, port: int, now: float) -> Path:
             return path
 
 
+def note_stop(log_path: str | Path, now: float) -> None:
+    """Writes into a server's log that the tuner stops it: what comes after is no crash, silence included.
+
+    SGLang says so itself, but not while it loads, hangs, or logs errors only. Raises OSError.
+    """
+    stamp = datetime.fromtimestamp(now).strftime("%Y-%m-%d %H:%M:%S")
+    log = os.open(log_path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK)
+    try:
+        end = os.lseek(log, 0, os.SEEK_END)
+        # A progress bar ends without an end of line.
+        line_end = "\n" if end > 0 and os.pread(log, 1, end - 1) not in (b"\n", b"\r") else ""
+        os.write(log, f"{line_end}[{stamp}] SIGTERM sent by tuner: a stop was asked for.\n".encode())
+    finally:
+        os.close(log)
+
+
 def clear_old_logs(
     folder: Path,
     in_use: Collection[str],

@@ -14,6 +14,7 @@ import psutil
 from tuner.probes.gpu import GpuProbe
 from tuner.server import children, ports
 from tuner.server.family import alive, family, living, main_process
+from tuner.server.logfile import note_stop
 from tuner.server.model import PhaseChanged, ServerHandle, StopOutcome
 from tuner.serverlog.model import Phase
 
@@ -110,6 +111,9 @@ class Stop:
         main = main_process(self._handle)
         if main is None:
             return ""
+        with suppress(OSError):
+            # Of a full disk or a log that is gone a stop must not fail.
+            note_stop(self._handle.log_path, time.time())
         with suppress(psutil.NoSuchProcess):
             main.terminate()
         ended = self._wait(

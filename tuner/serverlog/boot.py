@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 
 from tuner.serverlog.model import BootFacts, DraftFacts, Phase
 from tuner.serverlog.patterns import EVENTS, EXCEPTION, HARMLESS, NOTABLE, TRACEBACK, TRIGGERS
+from tuner.serverlog.rank import Rank, rank_order
 from tuner.serverlog.version import VersionGuess
 
 _MAX_NOTABLE = 60
@@ -33,31 +34,11 @@ _WITHOUT_DRAFT_MODEL = frozenset({"", "NGRAM", "NONE"})
 _ORDER = {phase: i for i, phase in enumerate(Phase)}
 
 
-class _Rank:
-    """What one rank says of its weights and pools. Every rank prints these lines; the facts are those of the first."""
-
-    def __init__(self) -> None:
-        self.facts: dict[str, Any] = {}
-        self.weights: dict[str, float] = {}
-        self.draft: dict[str, Any] = {}
-        self.graphs: dict[str, float] = {}
-        self.graph_seconds: dict[str, float] = {}
-        self.load_seconds: float | None = None
-        self.loads_ended = 0
-        self.pools_ended = 0
-        self.pools_seen = False
-        self.unified = False
-
-    def first(self, name: str, value: Any) -> None:
-        if value is not None:
-            self.facts.setdefault(name, value)
-
-
 class Boot:
     """Takes the lines of one start as they come; memory is bounded."""
 
     def __init__(self) -> None:
-        self.ranks: dict[str, _Rank] = {}
+        self.ranks: dict[str, Rank] = {}
         self.shared: dict[str, Any] = {}
         self.arguments: dict[str, str] = {}
         self.timings: dict[str, float] = {}
@@ -109,7 +90,7 @@ class Boot:
     @property
     def facts(self) -> BootFacts:
         """What is known so far."""
-        ordered = [self.ranks[name] for name in sorted(self.ranks, key=_rank_order)]
+        ordered = [self.ranks[name] for name in sorted(self.ranks, key=rank_order)]
         merged: dict[str, Any] = {}
         for rank in ordered:
             for name, value in rank.facts.items():
@@ -146,7 +127,7 @@ class Boot:
             return Phase.DEAD
         return self.reached
 
-    def _timings_of(self, ordered: list[_Rank]) -> dict[str, float]:
+    def _timings_of(self, ordered: list[Rank]) -> dict[str, float]:
         timings: dict[str, float] = {}
         seconds = next((r.load_seconds for r in ordered if r.load_seconds is not None), None)
         if seconds is not None:
@@ -188,11 +169,11 @@ class Boot:
                 self.notable_seen.add(key)
                 self.notable.append(clipped)
 
-    def _rank(self, name: str) -> _Rank:
+    def _rank(self, name: str) -> Rank:
         if name not in self.ranks and self.ranks and (not name or len(self.ranks) >= _MAX_RANKS):
             # A line that lost its rank belongs to the ranks there are.
             name = next(iter(self.ranks))
-        return self.ranks.setdefault(name, _Rank())
+        return self.ranks.setdefault(name, Rank())
 
     def _advance(self, phase: Phase) -> None:
         if _ORDER[phase] > _ORDER[self.reached]:
@@ -202,11 +183,11 @@ class Boot:
     def _expects_draft(self) -> bool:
         return self.arguments.get("speculative_algorithm", "").upper() not in _WITHOUT_DRAFT_MODEL
 
-    def _load_begin(self, match: re.Match[str], rank: _Rank) -> None:
+    def _load_begin(self, match: re.Match[str], rank: Rank) -> None:
         rank.first("free_before_gib", float(match["avail_gb"]))
         self._advance(Phase.LOADING)
 
-    def _load_end(self, match: re.Match[str], rank: _Rank) -> None:
+    def _load_end(self, match: re.Match[str], rank: Rank) -> None:
         rank.loads_ended += 1
         usage = float(match["usage_gb"])
         part = "target" if rank.loads_ended == 1 else "draft"
@@ -226,10 +207,10 @@ class Boot:
         if part == "draft" or not self._expects_draft:
             self._advance(Phase.SIZING)
 
-    def _kv_dtype(self, match: re.Match[str], rank: _Rank) -> None:
+    def _kv_dtype(self, match: re.Match[str], rank: Rank) -> None:
         rank.first("kv_dtype", match["dtype"].removeprefix("torch."))
 
-    def _mamba(self, match: re.Match[str], rank: _Rank) -> None:
+    def _mamba(self, match: re.Match[str], rank: Rank) -> None:
         rank.pools_seen = True
         rank.first("mamba_slots", _count(match["slots"]))
         rank.first("conv_state_gib", float(match["conv_gb"]))
@@ -238,7 +219,7 @@ class Boot:
         rank.first("spec_conv_gib", _gib(match["spec_conv_gb"]))
         self._advance(Phase.SIZING)
 
-    def _kv(self, match: re.Match[str], rank: _Rank) -> None:
+    def _kv(self, match: re.Match[str], rank: Rank) -> None:
         rank.pools_seen = True
         self._advance(Phase.SIZING)
         if rank.unified:
@@ -258,40 +239,40 @@ class Boot:
         if match["dtype"]:
             rank.first("kv_dtype", match["dtype"].removeprefix("torch."))
 
-    def _post_capture(self, match: re.Match[str], rank: _Rank) -> None:
+    def _post_capture(self, match: re.Match[str], rank: Rank) -> None:
         tokens, gib = int(match["tokens"]), float(match["kv_gb"])
         if match["draft"]:
             rank.draft |= {"kv_tokens": tokens, "kv_gib": gib}
         else:
             rank.facts |= {"kv_tokens": tokens, "kv_gib": gib, "kv_dtype": match["dtype"].removeprefix("torch.")}
 
-    def _unified_begin(self, _match: re.Match[str], rank: _Rank) -> None:
+    def _unified_begin(self, _match: re.Match[str], rank: Rank) -> None:
         rank.unified = True
 
-    def _unified(self, match: re.Match[str], rank: _Rank) -> None:
+    def _unified(self, match: re.Match[str], rank: Rank) -> None:
         rank.unified = rank.pools_seen = True
         rank.facts["kv_tokens"] = int(match["tokens"])
         rank.facts["mamba_slots"] = int(match["slots"])
 
-    def _pool_end(self, match: re.Match[str], rank: _Rank) -> None:
+    def _pool_end(self, match: re.Match[str], rank: Rank) -> None:
         rank.pools_seen = True
         rank.pools_ended += 1
         name = "free_after_pools_gib" if rank.pools_ended == 1 else "free_after_draft_pools_gib"
         rank.first(name, float(match["avail_gb"]))
         self._advance(Phase.SIZING)
 
-    def _capped(self, match: re.Match[str], rank: _Rank) -> None:
+    def _capped(self, match: re.Match[str], rank: Rank) -> None:
         rank.first("requests_capped_to", int(match["requests"]))
         groups = match.groupdict()
         if groups.get("per_request"):
             rank.first("slots_per_request", int(groups["per_request"]))
             rank.first("mamba_slots", int(groups["slots"]))
 
-    def _capture_begin(self, match: re.Match[str], rank: _Rank) -> None:
+    def _capture_begin(self, match: re.Match[str], rank: Rank) -> None:
         rank.first("free_before_graphs_gib", float(match["avail_gb"]))
         self._advance(Phase.CAPTURING)
 
-    def _capture_end(self, match: re.Match[str], rank: _Rank) -> None:
+    def _capture_end(self, match: re.Match[str], rank: Rank) -> None:
         key = _GRAPH_KEYS.get(match["name"] or "")
         if key is None:
             # Up to 0.5.13 the line does not say which graph; with speculation the target verifies.
@@ -301,12 +282,12 @@ class Boot:
         rank.graph_seconds[key] = rank.graph_seconds.get(key, 0.0) + float(match["elapsed_s"])
         self._advance(Phase.CAPTURING)
 
-    def _tree(self, match: re.Match[str], _rank: _Rank) -> None:
+    def _tree(self, match: re.Match[str], _rank: Rank) -> None:
         self.shared.setdefault("tree_cache", match["impl"])
         if match["hybrid"]:
             self.shared.setdefault("hybrid", match["hybrid"] == "True")
 
-    def _summary(self, match: re.Match[str], _rank: _Rank) -> None:
+    def _summary(self, match: re.Match[str], _rank: Rank) -> None:
         shared = self.shared
         for name, value in {
             "kv_tokens": _count(match["tokens"]),
@@ -320,7 +301,7 @@ class Boot:
                 shared.setdefault(name, value)
         self._advance(Phase.BINDING)
 
-    def _timings(self, match: re.Match[str], _rank: _Rank) -> None:
+    def _timings(self, match: re.Match[str], _rank: Rank) -> None:
         head, brace, rest = match["fields"].partition("cuda_graph={")
         graphs, _, tail = rest.partition("}") if brace else ("", "", "")
         for name, seconds in _TIMING.findall(f"{head} {tail}"):
@@ -329,40 +310,40 @@ class Boot:
             if float(seconds) > 0:
                 self.timings.setdefault(f"graph_{name}", float(seconds))
 
-    def _server_process(self, _match: re.Match[str], _rank: _Rank) -> None:
+    def _server_process(self, _match: re.Match[str], _rank: Rank) -> None:
         self._advance(Phase.BINDING)
 
-    def _uvicorn_up(self, match: re.Match[str], _rank: _Rank) -> None:
+    def _uvicorn_up(self, match: re.Match[str], _rank: Rank) -> None:
         self.shared.setdefault("http_url", match["url"])
         self.port_open = True
         self._advance(Phase.READY if self.fired_up else Phase.WARMING)
 
-    def _ready(self, _match: re.Match[str], _rank: _Rank) -> None:
+    def _ready(self, _match: re.Match[str], _rank: Rank) -> None:
         self.fired_up = True
         if self.port_open:
             self._advance(Phase.READY)
 
-    def _stop_asked(self, _match: re.Match[str], _rank: _Rank) -> None:
+    def _stop_asked(self, _match: re.Match[str], _rank: Rank) -> None:
         if not self.dead:
             self.stop_asked = True
 
-    def _stopped(self, _match: re.Match[str], _rank: _Rank) -> None:
+    def _stopped(self, _match: re.Match[str], _rank: Rank) -> None:
         # This line also ends every crash: only after a wanted stop is it one.
         if self.stop_asked:
             self.stopped = True
         else:
             self.dead = True
 
-    def _fatal(self, _match: re.Match[str], _rank: _Rank) -> None:
+    def _fatal(self, _match: re.Match[str], _rank: Rank) -> None:
         if not self.stop_asked:
             self.dead = True
 
-    def _usage_error(self, match: re.Match[str], rank: _Rank) -> None:
+    def _usage_error(self, match: re.Match[str], rank: Rank) -> None:
         if self.reached == Phase.LAUNCHING:
             self._fatal(match, rank)
 
 
-_HANDLERS: dict[str, Callable[[Boot, re.Match[str], _Rank], None]] = {
+_HANDLERS: dict[str, Callable[[Boot, re.Match[str], Rank], None]] = {
     "load_begin": Boot._load_begin,
     "load_end": Boot._load_end,
     "kv_dtype": Boot._kv_dtype,
@@ -398,10 +379,6 @@ def is_time(at: str | None) -> TypeGuard[str]:
     except ValueError:
         return False
     return True
-
-
-def _rank_order(name: str) -> tuple[list[int], str]:
-    return [int(n) for n in re.findall(r"\d{1,9}", name)], name
 
 
 def _count(text: str | None) -> int | None:

@@ -52,7 +52,9 @@ EVENTS: dict[str, re.Pattern[str]] = {
         "server_process": r"INFO:\s+Started server process \[\d+\]",
         "uvicorn_up": r"Uvicorn running on (?P<url>https?://\S+)",
         "ready": r"The server is fired up and ready to roll!",
-        "stop_asked": r"SIGTERM received\. signum=|Signal SIGTERM received while|INFO:\s+Shutting down",
+        # The second one is the tuner's own (``server.logfile.note_stop``).
+        "stop_asked": r"SIGTERM received\. signum=|SIGTERM sent by tuner|Signal SIGTERM received while"
+        r"|INFO:\s+Shutting down",
         "stopped": r"kill_process_tree called: parent_pid=|INFO:\s+Finished server process \[\d+\]",
         "fatal": r"(?:Scheduler|DetokenizerManager|DataParallelController|TpModelWorker\w*) hit an exception"
         r"|Received sigquit from a child process|SIGQUIT received\. signum="

@@ -44,6 +44,9 @@ _LOOK_APART_S = 1.0
 _LOOK_BACK_S = 3600.0
 #: What a metrics route answers where there is none (FastAPI).
 _NOT_FOUND = '{"detail":"Not Found"}'
+#: Rounds that had a server, and those whose server was ready.
+_STARTED = (RoundState.VERIFIED, RoundState.UNVERIFIED, RoundState.FAILED, RoundState.ABORTED)
+_CAME_UP = (RoundState.VERIFIED, RoundState.UNVERIFIED)
 #: Judged by the rules of the log itself.
 _TOLD_BY_LOG = frozenset({"max_running_requests", "max_mamba_cache_size", "max_total_num_tokens"})
 #: Differences from which on a log is not one of the recipe.
@@ -68,7 +71,8 @@ class Unreadable(Exception):
 def diagnose_running(session: Session, wait: Callable[[float], None] = time.sleep) -> Diagnosis:
     """Looks at the running server: its log, its readings of the last hour and now, its cards.
 
-    Where none runs, at the last round if it failed, and at who holds the cards. Takes a second.
+    Where none runs, at the last round if it failed, at a server that died since, and at who holds the cards. Takes a
+    second.
     """
     look = session.look()
     if look.running is None:
@@ -118,7 +122,12 @@ def _without_server(session: Session, gpus: Sequence[GpuReading]) -> Diagnosis:
     if last is None:
         return Diagnosis(of="this machine: no server of the tuner runs, and there are no rounds yet",
                          findings=with_remedies(cards, None))  # fmt: skip
-    if last.state is RoundState.REFUSED:
+    of = f"the last round ({last.name}, {last.state}); no server of the tuner runs"
+    if (served := _died_after(session, last)) is not None:
+        found = _of_death(served, gpus)
+        of = f"the server of {served.name}, which was up and died; none of the tuner runs"
+        last = served
+    elif last.state is RoundState.REFUSED:
         found = last.findings
     elif last.state is RoundState.FAILED:
         found = _of_death(last, gpus)
@@ -126,11 +135,22 @@ def _without_server(session: Session, gpus: Sequence[GpuReading]) -> Diagnosis:
         of = f"this machine: no server of the tuner runs, and the last round ({last.name}) did not fail"
         return Diagnosis(of=of, findings=with_remedies(cards, None))
     inputs, why = _inputs(lambda: session.planning_inputs(last.recipe))
-    return Diagnosis(
-        of=f"the last round ({last.name}, {last.state}); no server of the tuner runs",
-        findings=with_remedies(merged(found, cards), inputs),
-        unplanned=why,
-    )
+    return Diagnosis(of=of, findings=with_remedies(merged(found, cards), inputs), unplanned=why)
+
+
+def _died_after(session: Session, last: Round) -> Round | None:
+    """The round whose server was up and died unasked, after all that ``last``, the newest round, tells; else None."""
+    round_ = session.history.last(_STARTED) if last.state is RoundState.REFUSED else last
+    if round_ is None or round_.state not in _CAME_UP or not round_.log_path:
+        return None
+    log = Path(round_.log_path)
+    quiet_s = _quiet_s(log)
+    # A start that was refused because this very server ran is no news once the server is gone.
+    beside = any(finding.id is FindingId.DOUBLE_START for finding in last.findings)
+    if quiet_s is None or (time.time() - quiet_s < last.started_at and not beside):
+        return None
+    facts, _ = read_log(log)
+    return round_ if facts is not None and not facts.stop_asked else None
 
 
 def _of_death(round_: Round, gpus: Sequence[GpuReading]) -> tuple[Finding, ...]:

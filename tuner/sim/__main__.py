@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from tuner.modelcard import ModelError
 from tuner.planner import CannotPlan
+from tuner.sim import tracebacks
 from tuner.sim.bootlog import Died
 from tuner.sim.card import MIB_PER_GIB, CardError, CardSlot
 from tuner.sim.faults import Fault, Faults
 from tuner.sim.flags import parse
-from tuner.sim.journal import TRAP, say
-from tuner.sim.model import resolve
+from tuner.sim.journal import TRAP, say, write
+from tuner.sim.model import NoModel, resolve
 from tuner.sim.sizing import set_up
 from tuner.sim.startup import Processes, Start, die_while_starting
 
@@ -45,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except CannotPlan as error:
         say(f"ValueError: {error}")
+        return 1
+    except NoModel as error:
+        write(tracebacks.model_missing(str(error)))
         return 1
     except ModelError as error:
         say(f"OSError: {error}")

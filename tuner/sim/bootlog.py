@@ -11,24 +11,15 @@ from typing import Any
 import msgspec
 
 from tuner.modelcard import Family
-from tuner.planner.model import CAPTURE_PEAK
+from tuner.planner.model import GIB
 from tuner.serverlog.model import Phase
-from tuner.sim import bars, tracebacks
+from tuner.sim import tracebacks
 from tuner.sim.faults import Fault, Faults
 from tuner.sim.journal import Line, Output, Raw
 from tuner.sim.model import Model
-from tuner.sim.sizing import GraphPlan, Memory, Pools, Setup
+from tuner.sim.sizing import Memory, Pools, Setup
 
 _KV_DTYPES = {"fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "bf16": "bfloat16", "fp16": "float16"}
-_PREFILL_OFF = (
-    "Disable prefill CUDA graph because cuda_graph_config resolved prefill.backend='disabled' (e.g. via "
-    "--cuda-graph-backend-prefill=disabled or auto-disable rules)."
-)
-_UNTUNED = (
-    "Using default W8A8 Block FP8 kernel config. Performance might be sub-optimal! Config file not found at "
-    "/opt/sglang/lib/sglang/kernels/ops/quantization/configs/N={n},K={k},device_name=Simulated,dtype=fp8_w8a8,"
-    "block_shape=[128, 128].json"
-)
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,9 +41,6 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_e2e: float
 
 
-GRAPH_PARTS = ("prefill", "decode", "target_verify", "draft_prefill", "draft_decode", "draft_extend")
-
-
 class Died(Exception):
     """The start ends here; ``out`` is the error."""
 
@@ -67,7 +55,8 @@ def server_args_line(values: dict[str, Any]) -> str:
     return f"server_args=ServerArgs({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
 
 
-def _line(phase: Phase, text: str, seconds: float = 0.0, used: float | None = None) -> Step:
+def line_of(phase: Phase, text: str, seconds: float = 0.0, used: float | None = None) -> Step:
+    """One logged line; ``used``: GiB held then."""
     return Step(phase=phase, out=(Line(text),), seconds=seconds, used_gib=used)
 
 
@@ -84,18 +73,20 @@ def before_weights(values: dict[str, Any], memory: Memory) -> Iterator[Step]:
             ),
         ),
     )
-    yield _line(launching, "Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit", 1.0)
-    yield _line(launching, server_args_line(values))
-    yield _line(launching, "Using default HuggingFace chat template with detected content format: string", 0.8)
-    yield _line(
+    yield line_of(launching, "Fail to set RLIMIT_NOFILE: current limit exceeds maximum limit", 1.0)
+    yield line_of(launching, server_args_line(values))
+    yield line_of(launching, "Using default HuggingFace chat template with detected content format: string", 0.8)
+    yield line_of(
         launching,
         "Auto-detected template features: reasoning_config=ReasoningToggleConfig(toggle_param='enable_thinking', "
         "default_enabled=True, special_case=None, effort_kwarg=None), reasoning_parser=qwen3, tool_call_parser=qwen",
     )
-    yield _line(launching, "Init torch distributed begin.", 16.8)
+    yield line_of(launching, "Init torch distributed begin.", 16.8)
     used = memory.at_start - memory.after_context
-    yield _line(launching, "Init torch distributed ends. elapsed=0.02 s, mem usage=0.09 GB", 0.02, used)
-    yield _line(launching, "Ignore import error when loading sglang.srt.models.inkling: No module named 'helion'", 0.2)
+    yield line_of(launching, "Init torch distributed ends. elapsed=0.02 s, mem usage=0.09 GB", 0.02, used)
+    yield line_of(
+        launching, "Ignore import error when loading sglang.srt.models.inkling: No module named 'helion'", 0.2
+    )
 
 
 def load_weights(model: Model, setup: Setup, faults: Faults, others_gib: float) -> Iterator[Step]:
@@ -111,13 +102,13 @@ def load_weights(model: Model, setup: Setup, faults: Faults, others_gib: float) 
     )
     if memory.before_weights < 0:
         raise Died(tracebacks.oom_while_loading(0.6, memory.at_start, memory.card_gib, others_gib))
-    yield _line(
+    yield line_of(
         loading, f"Load weight begin. avail mem={memory.before_weights:.2f} GB", 0.7, start - memory.before_weights
     )
     if fp8:
-        yield _line(loading, "Detected fp8 checkpoint.")
+        yield line_of(loading, "Detected fp8 checkpoint.")
     if model.output_gate:
-        yield _line(loading, "using attn output gate!")
+        yield line_of(loading, "using attn output gate!")
     yield from _trouble_while_loading(faults)
     for part in (1, 2, 3):
         held = start - memory.before_weights + part / 4 * (memory.before_weights - memory.after_weights)
@@ -127,8 +118,8 @@ def load_weights(model: Model, setup: Setup, faults: Faults, others_gib: float) 
     if memory.after_weights < 0:
         raise Died(tracebacks.oom_while_loading(0.17, 0.05, memory.card_gib, others_gib))
     if fp8_kv:
-        yield _line(loading, scales)
-    yield _line(
+        yield line_of(loading, scales)
+    yield line_of(
         loading,
         f"Load weight end. elapsed=0.45 s, type={model.shape.architecture}, {model.quantization}avail "
         f"mem={memory.after_weights:.2f} GB, mem usage={memory.before_weights - memory.after_weights:.2f} GB.",
@@ -136,16 +127,16 @@ def load_weights(model: Model, setup: Setup, faults: Faults, others_gib: float) 
     )
     if not setup.draft_model:
         return
-    yield _line(loading, "Init torch distributed begin.")
-    yield _line(loading, "Init torch distributed ends. elapsed=0.00 s, mem usage=0.00 GB")
-    yield _line(loading, f"Load weight begin. avail mem={memory.after_weights:.2f} GB")
+    yield line_of(loading, "Init torch distributed begin.")
+    yield line_of(loading, "Init torch distributed ends. elapsed=0.00 s, mem usage=0.00 GB")
+    yield line_of(loading, f"Load weight begin. avail mem={memory.after_weights:.2f} GB")
     if fp8:
-        yield _line(loading, "Detected fp8 checkpoint.")
+        yield line_of(loading, "Detected fp8 checkpoint.")
     if fp8_kv:
-        yield _line(loading, scales)
+        yield line_of(loading, scales)
     if memory.after_draft < 0:
         raise Died(tracebacks.oom_while_loading(0.17, memory.after_weights, memory.card_gib, others_gib))
-    yield _line(
+    yield line_of(
         loading,
         f"Load weight end. elapsed=0.02 s, type={model.shape.architecture}MTP, {model.quantization}avail "
         f"mem={memory.after_draft:.2f} GB, mem usage={memory.after_weights - memory.after_draft:.2f} GB.",
@@ -176,15 +167,17 @@ def allocate_pools(model: Model, setup: Setup, pools: Pools, others_gib: float) 
     memory, plan = setup.memory, pools.plan
     start = memory.at_start
     if pools.cap_line:
-        yield _line(sizing, pools.cap_line)
-    if plan.mamba_slots > 0:
+        yield line_of(sizing, pools.cap_line)
+    if pools.unified_bytes:
+        yield from _one_buffer(setup, pools, start)
+    elif plan.mamba_slots > 0:
         speculative = (
             f"intermediate_ssm_state_cache size: {pools.spec_ssm_gib:.2f}GB "
             f"intermediate_conv_window_cache size: {pools.spec_conv_gib:.2f}GB "
             if setup.speculative
             else ""
         )
-        yield _line(
+        yield line_of(
             sizing,
             f"Mamba Cache is allocated. max_mamba_cache_size: {plan.mamba_slots}, conv_state size: "
             f"{pools.conv_gib:.2f}GB, ssm_state size: {pools.ssm_gib:.2f}GB {speculative}",
@@ -193,29 +186,60 @@ def allocate_pools(model: Model, setup: Setup, pools: Pools, others_gib: float) 
         )
     if pools.free_after_pools < 0:
         raise Died(tracebacks.oom_while_loading(pools.kv_gib, 0.0, memory.card_gib, others_gib))
-    yield _line(sizing, _kv_line(model, setup, plan.kv_tokens, pools.kv_gib), 0.1, start - pools.free_after_pools)
-    yield _line(sizing, f"Memory pool end. avail mem={pools.free_after_pools:.2f} GB")
+    if not pools.unified_bytes:
+        yield line_of(sizing, _kv_line(model, setup, plan.kv_tokens, pools.kv_gib), 0.1, start - pools.free_after_pools)
+    yield line_of(sizing, f"Memory pool end. avail mem={pools.free_after_pools:.2f} GB")
     if setup.draft_model:
         if pools.free_after_draft_pools < 0:
             raise Died(
                 tracebacks.oom_while_loading(pools.draft_kv_gib, pools.free_after_pools, memory.card_gib, others_gib)
             )
-        yield _line(
+        yield line_of(
             sizing,
             _kv_line(model, setup, plan.kv_tokens, pools.draft_kv_gib),
             used=start - pools.free_after_draft_pools,
         )
-        yield _line(sizing, f"Memory pool end. avail mem={pools.free_after_draft_pools:.2f} GB")
+        yield line_of(sizing, f"Memory pool end. avail mem={pools.free_after_draft_pools:.2f} GB")
     if plan.mamba_slots > 0:
         kind = "KDA" if model.shape.family is Family.KDA else "GDN"
         for _ in range(2 if setup.draft_model else 1):
-            yield _line(sizing, "Linear attention kernel backend: decode=triton, prefill=triton, verify=triton")
-            yield _line(sizing, "Using hybrid linear attention backend for hybrid GDN models.")
-            yield _line(
+            yield line_of(sizing, "Linear attention kernel backend: decode=triton, prefill=triton, verify=triton")
+            yield line_of(sizing, "Using hybrid linear attention backend for hybrid GDN models.")
+            yield line_of(
                 sizing,
                 f"{kind} kernel dispatcher: decode=Triton{kind}Kernel, extend=Triton{kind}Kernel, "
                 f"verify=Triton{kind}Kernel packed_decode=True",
             )
+
+
+def _one_buffer(setup: Setup, pools: Pools, start: float) -> Iterator[Step]:
+    """Unified memory: the whole buffer counted in KV entries, and the pools that requests may use."""
+    sizing, total, plan = Phase.SIZING, pools.unified_bytes, pools.plan
+    entry = setup.resolved.token.target
+    mark = "[unified-memory-pool]"
+    drafts = setup.draft_tokens or None
+    yield line_of(
+        sizing,
+        f"{mark} UnifiedKVPool allocated: total_bytes={total / GIB:.2f} GB (={total} B), 2 sub-pool(s)",
+        0.1,
+        start - pools.free_after_pools,
+    )
+    yield line_of(
+        sizing,
+        f"KV Cache is allocated. dtype: torch.uint8, #tokens: {int(total // entry) - 1}, K size: 0.00 GB, "
+        "V size: 0.00 GB",
+    )
+    yield line_of(sizing, f"{mark} UNIFIED MEMORY POOL ENABLED -- path=Mamba hybrid (MHA full side)")
+    yield line_of(
+        sizing,
+        f"{mark}   total_bytes={total}, max_total_num_tokens={plan.kv_tokens}, "
+        f"max_mamba_cache_size={plan.mamba_slots}, max_num_reqs={plan.max_running_requests}, "
+        f"speculative_num_draft_tokens={drafts}",
+    )
+    ratio = setup.resolved.defaults.ratio
+    yield line_of(
+        sizing, f"{mark}   mamba_full_memory_ratio={ratio:g} governs the total budget only, not the runtime split."
+    )
 
 
 def _kv_line(model: Model, setup: Setup, tokens: int, gib: float) -> str:
@@ -231,131 +255,12 @@ def _kv_line(model: Model, setup: Setup, tokens: int, gib: float) -> str:
     )
 
 
-class _Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """One capture loop."""
-
-    part: str
-    name: str
-    label: str
-    begin: str
-    sizes: tuple[int, ...]
-    gib: float
-    seconds: float
-    #: Printed in the middle of the first bar, without an end of line before it.
-    glued: tuple[Output, ...] = ()
-
-
-def _captures(model: Model, setup: Setup, graphs: GraphPlan) -> list[_Capture]:
-    captures = []
-    if graphs.prefill_sizes:
-        fp8 = "fp8" in model.quantization
-        width = model.shape.hidden_size
-        glued: tuple[Output, ...] = ()
-        if fp8:
-            glued = tuple(Line(_UNTUNED.format(n=n, k=k)) for n, k in ((16384, width), (width, 6144), (34816, width)))
-        captures.append(
-            _Capture(
-                part="prefill",
-                name="target prefill",
-                label="num tokens (num_tokens",
-                begin=f"backend=breakable, num_tokens={list(graphs.prefill_sizes)}",
-                sizes=graphs.prefill_sizes,
-                gib=graphs.prefill_gib,
-                seconds=0.564 * len(graphs.prefill_sizes),
-                glued=glued,
-            )
-        )
-    if graphs.decode_sizes:
-        part = "target_verify" if setup.speculative else "decode"
-        per_request = setup.draft_tokens if setup.speculative else 1
-        begin = f"backend=full, num_tokens_per_req={per_request}, bs={list(graphs.decode_sizes)}"
-        captures.append(
-            _Capture(
-                part=part,
-                name="target verify" if setup.speculative else "target decode",
-                label="batches (bs",
-                begin=begin,
-                sizes=graphs.decode_sizes,
-                gib=graphs.decode_gib,
-                seconds=4.0 + 0.7 * len(graphs.decode_sizes),
-            )
-        )
-        if setup.draft_model:
-            captures.append(
-                _Capture(
-                    part="draft_extend",
-                    name="draft extend",
-                    label="batches (bs",
-                    begin=begin,
-                    sizes=graphs.decode_sizes,
-                    gib=graphs.draft_gib,
-                    seconds=0.8 + 0.1 * len(graphs.decode_sizes),
-                )
-            )
-    return captures
-
-
-def capture_graphs(model: Model, setup: Setup, graphs: GraphPlan, faults: Faults, others_gib: float) -> Iterator[Step]:
-    """Captures, each with its progress bar. Raises Died when one runs out of memory."""
-    capturing = Phase.CAPTURING
-    memory, free = setup.memory, graphs.free_before
-    start = memory.at_start
-    wanted = bool(setup.resolved.defaults.sizes.prefill)
-    yield Step(phase=capturing, used_gib=start - free)
-    if not wanted:
-        for _ in range(2 if setup.draft_model else 1):
-            yield _line(capturing, _PREFILL_OFF)
-    elif graphs.prefill_skipped:
-        yield _line(
-            capturing,
-            f"Disabling auto-selected prefill CUDA graph: only {free:.2f} GiB is free after model/KV/eager-buffer "
-            "allocation; at least 4.00 GiB is required for capture.",
-        )
-    for capture in _captures(model, setup, graphs):
-        if capture.part == "draft_extend" and wanted:
-            yield _line(capturing, "Disable prefill CUDA graph because some layers do not apply Standard GQA")
-        lowest = free - capture.gib * CAPTURE_PEAK
-        yield _line(capturing, f"Capture {capture.name} CUDA graph begin. {capture.begin}, avail mem={free:.2f} GB")
-        count = len(capture.sizes)
-        shown = [free] + [free - (free - lowest) * (0.7 + 0.3 * n / count) for n in range(1, count)]
-        frames = list(bars.capture_frames(capture.label, capture.sizes, shown, capture.seconds))
-        yield Step(phase=capturing, out=(Raw(frames[0]), *capture.glued))
-        if faults.has(Fault.OOM_IN_CAPTURE) or lowest < 0:
-            yield Step(phase=capturing, seconds=capture.seconds / count, used_gib=start - max(0.0, lowest))
-            raise Died(tracebacks.oom_in_capture(capture.gib / 2, max(0.02, lowest), memory.card_gib, others_gib))
-        for n, text in enumerate(frames[1:]):
-            held = start - shown[min(n + 1, count - 1)]
-            yield Step(phase=capturing, out=(Raw(text),), seconds=capture.seconds / count, used_gib=held)
-        free -= capture.gib
-        yield _line(
-            capturing,
-            f"Capture {capture.name} CUDA graph end. elapsed={capture.seconds:.2f} s, mem usage={capture.gib:.2f} GB, "
-            f"avail mem={free:.2f} GB.",
-            used=start - free,
-        )
-
-
-def graph_seconds(model: Model, setup: Setup, graphs: GraphPlan) -> dict[str, float]:
-    """Capture seconds by part; parts that are not captured are 0."""
-    taken = {capture.part: capture.seconds for capture in _captures(model, setup, graphs)}
-    return {part: taken.get(part, 0.0) for part in GRAPH_PARTS}
-
-
-def graph_gib(setup: Setup, graphs: GraphPlan) -> dict[str, float]:
-    """Graph memory by part in GiB; parts that are not captured are 0."""
-    sizes = dict.fromkeys(GRAPH_PARTS, 0.0)
-    sizes["prefill"] = graphs.prefill_gib
-    sizes["target_verify" if setup.speculative else "decode"] = graphs.decode_gib
-    sizes["draft_extend"] = graphs.draft_gib
-    return sizes
-
-
 def summary(setup: Setup, pools: Pools, timings: Timings, free_gib: float) -> Iterator[Step]:
     """The capacity line, the tree, the timings."""
     phase = Phase.CAPTURING
     plan = pools.plan
     hybrid = plan.mamba_slots > 0
-    yield _line(
+    yield line_of(
         phase,
         f"max_total_num_tokens={plan.kv_tokens}, chunked_prefill_size={setup.chunk}, "
         f"max_prefill_tokens={setup.resolved.asked.max_prefill_tokens}, "
@@ -363,18 +268,18 @@ def summary(setup: Setup, pools: Pools, timings: Timings, free_gib: float) -> It
         f"context_len={plan.context_len}, available_gpu_mem={free_gib:.2f} GB",
     )
     if hybrid and setup.resolved.strategy.radix:
-        yield _line(
+        yield line_of(
             phase,
             "Init Unified RadixTree with components (<ComponentType.FULL: 0>, <ComponentType.MAMBA: 2>)",
         )
     impl = "ChunkCache" if not setup.resolved.strategy.radix else "UnifiedRadixCache" if hybrid else "RadixCache"
-    yield _line(
+    yield line_of(
         phase,
         f"Tree cache initialized: source=default impl={impl} hybrid_swa=False hybrid_ssm={hybrid} hierarchical=False "
         "streaming_wrapped=False",
     )
     graphs = ", ".join(f"{part}={seconds:.2f}" for part, seconds in timings.cuda_graph.items())
-    yield _line(
+    yield line_of(
         phase,
         f"Engine startup timings (s): load_weight={timings.load_weight:.2f}, "
         f"kv_cache_allocation={timings.kv_cache_allocation:.2f}, scheduler_e2e={timings.scheduler_e2e:.2f}, "

@@ -52,13 +52,21 @@ class Engine:
     """One scheduler process: takes requests, works them off, and dies of what its faults say."""
 
     def __init__(
-        self, scheduler: Scheduler, pace: Pace, faults: Faults, card: CardView, die: Callable[[Output], None]
+        self,
+        scheduler: Scheduler,
+        pace: Pace,
+        faults: Faults,
+        card: CardView,
+        die: Callable[[Output], None],
+        *,
+        kernel_missing: bool,
     ) -> None:
         self.scheduler = scheduler
         self._pace = pace
         self._faults = faults
         self._card = card
         self._die = die
+        self._kernel_missing = kernel_missing or faults.has(Fault.KERNEL_CRASH)
         self._wake = asyncio.Event()
         self.ready_at: float | None = None
         self.alive = True
@@ -110,7 +118,7 @@ class Engine:
     def _possible(self, work: Work) -> bool:
         """Whether the card takes this work; if not the scheduler dies of it."""
         card = self._card
-        if self._faults.has(Fault.KERNEL_CRASH):
+        if self._kernel_missing:
             self._end(tracebacks.kernel_crash())
             return False
         limit = self._faults.number(Fault.OOM_WHILE_SERVING)

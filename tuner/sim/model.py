@@ -9,13 +9,17 @@ from typing import Any
 
 import msgspec
 
-from tuner.modelcard import ModelError, ModelShape
+from tuner.modelcard import ModelShape
 from tuner.modelfile import load_shape
 from tuner.place import there
 from tuner.sim.flags import Options
 
 DEMO_PREFIX = "demo/"
 DEMO_SHAPE = "qwen3.8-27b-fp8-text"
+
+
+class NoModel(Exception):
+    """There is no such model folder, and no shape to be instead; the message is the path."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +52,11 @@ def _source(flags: dict[str, Any], options: Options) -> str:
         return options.shape
     if path.startswith(DEMO_PREFIX):
         return DEMO_SHAPE
-    raise ModelError(f"{path} is not a local folder and is not a valid model identifier")
+    raise NoModel(path)
 
 
 def resolve(flags: dict[str, Any], options: Options) -> Model:
-    """The model to be. Raises ModelError with one sentence."""
+    """The model to be. Raises NoModel, and ModelError with one sentence."""
     source = _source(flags, options)
     shape = load_shape(source)
     config = _config(source)

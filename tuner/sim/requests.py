@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
+from tuner.planner.admission import CLIP_NEW_TOKENS
 from tuner.sim.answers import Piece
 from tuner.sim.cache import Match, pack
 
@@ -73,6 +74,11 @@ class Request:
     def pending_tokens(self) -> int:
         """Prompt tokens that are still to be computed."""
         return len(self.prompt) - self.computed
+
+    @property
+    def to_come(self) -> int:
+        """Tokens of the answer that are reserved."""
+        return min(max(0, self.max_new_tokens - len(self.output)), CLIP_NEW_TOKENS)
 
     @property
     def sequence_tokens(self) -> int:

@@ -11,24 +11,15 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tuner.planner.admission import (
-    CLIP_NEW_TOKENS,
-    NEW_TOKEN_RATIO,
-    NEW_TOKEN_RATIO_FLOOR,
-    NEW_TOKEN_RATIO_STEPS,
-)
+from tuner.sim.batch_lines import DecodeCount, decode_line, prefill_line
 from tuner.sim.cache import NoRoom, PrefixCache
 from tuner.sim.faults import Fault, Faults
 from tuner.sim.limits import Limits, Refusal
 from tuner.sim.requests import Request, RequestKind
 from tuner.sim.speed import FIRST_COMPILE_S, SHAPE_COMPILE_S, Speed
 from tuner.sim.stats import Stats
+from tuner.sim.token_ratio import NewTokenRatio
 from tuner.sim.tokens import token_ids
-
-#: Decode steps between two "Decode batch" lines.
-DECODE_LOG_INTERVAL = 40
-#: Decode steps that a retraction allows each request when it estimates the ratio anew.
-_RETRACT_STEPS = 20
 
 
 class Work(msgspec.Struct, kw_only=True):
@@ -61,17 +52,11 @@ class Scheduler:
         self.running: list[Request] = []
         self._chunked: Request | None = None
         self._prefilling: list[Request] = []
-        self._compiled: set[str] = set()
-        self._steps = 0
-        self._tokens_since_line = 0
-        self._accepted_since_line = 0
-        self._row_steps_since_line = 0
-        self._line_at = time.monotonic()
+        self._count = DecodeCount()
         self._evicted_before = 0
         #: ``batch_is_full``: nothing more is let in until a request ends.
         self._full = False
-        self._first_ratio = min(1.0, NEW_TOKEN_RATIO * limits.conservativeness)
-        self._new_token_ratio = self._first_ratio
+        self._reserved = NewTokenRatio(limits.conservativeness)
         #: Lines to log beside those of the batches.
         self.notes: list[str] = []
 
@@ -161,22 +146,17 @@ class Scheduler:
         """Whether the KV pool has what ``PrefillAdder.add_one_req`` asks; if not, the batch is full."""
         cache, page = self.cache, self.cache.shape.page_size
         left: float = cache.free_tokens + cache.evictable_tokens
-        left -= sum(self._to_come(r) for r in self.running) * self._new_token_ratio
+        left -= sum(r.to_come for r in self.running) * self._reserved.now
         # What is prefilled in this pass has its prompt already; the answer counts with the last chunk.
-        left -= sum((self._to_come(r) if share == r.pending_tokens else 0) + page for r, share in batch)
+        left -= sum((r.to_come if share == r.pending_tokens else 0) + page for r, share in batch)
         alone = not self.running and not batch
         if alone:
             # The answer is cut to the pool (``max_req_len``), so a request alone always fits.
             return new < left
-        if new + self._to_come(request) + page >= left:
+        if new + request.to_come + page >= left:
             self._full = True
             return False
         return True
-
-    @staticmethod
-    def _to_come(request: Request) -> int:
-        """Tokens of the answer that are reserved."""
-        return min(max(0, request.max_new_tokens - len(request.output)), CLIP_NEW_TOKENS)
 
     def _prefill(self) -> Work | None:
         queued_before = len(self.waiting)
@@ -189,8 +169,10 @@ class Scheduler:
         context = max(r.computed for r, _ in batch)
         seconds = self._speed.prefill_s(new, context) * _mean_factor([r for r, _ in batch])
         client = any(r.kind is RequestKind.CLIENT for r, _ in batch)
-        seconds += self._compile("first", FIRST_COMPILE_S, client or not self.limits.warmed_up)
-        seconds += self._compile("prefix", SHAPE_COMPILE_S, client and cached > 0)
+        if client or not self.limits.warmed_up:
+            seconds += self._speed.compile_s("first", FIRST_COMPILE_S)
+        if client and cached > 0:
+            seconds += self._speed.compile_s("prefix", SHAPE_COMPILE_S)
         running_before = len(self.running)
         self._chunked = None
         self._prefilling = [r for r, _ in batch]
@@ -200,12 +182,6 @@ class Scheduler:
             return self._prefilled(batch, new, cached, seconds, running_before, min(queued_before, len(self.waiting)))
 
         return Work(seconds=seconds, done=done, new_tokens=new, prompt_tokens=max(len(r.prompt) for r, _ in batch))
-
-    def _compile(self, what: str, seconds: float, needed: bool) -> float:
-        if not needed or what in self._compiled:
-            return 0.0
-        self._compiled.add(what)
-        return self._speed.compile_s(seconds)
 
     def _prefilled(
         self, batch: list[tuple[Request, int]], new: int, cached: int, seconds: float, running_before: int, queued: int
@@ -240,29 +216,23 @@ class Scheduler:
         stats.uncached_prefilled += new
         stats.prefill_busy_us += int(seconds * 1e6)
         self.refresh()
-        line = self._prefill_line(batch, new, cached, seconds, running_before, queued, graph)
+        pending = sum(len(r.prompt) for r in self.waiting) + (self._chunked.pending_tokens if self._chunked else 0)
+        line = prefill_line(
+            stats.gauges,
+            self.cache.shape,
+            requests=len(batch),
+            new=new,
+            cached=cached,
+            seconds=seconds,
+            running=running_before,
+            queued=queued,
+            pending=pending,
+            graph=graph,
+        )
         for request, _ in alive:
             if request in self.running:
                 self._give_tokens(request, 1)
         return line
-
-    def _prefill_line(
-        self, batch: list[tuple[Request, int]], new: int, cached: int, seconds: float, running: int, queued: int,
-        graph: bool,
-    ) -> str:  # fmt: skip
-        pending = sum(len(r.prompt) for r in self.waiting) + (self._chunked.pending_tokens if self._chunked else 0)
-        return (
-            f"Prefill batch, #new-seq: {len(batch)}, #new-token: {new}, #cached-token: {cached}, {self._usage()}"
-            f"#running-req: {running}, #queue-req: {queued}, #pending-token: {pending}, cuda graph: {graph}, "
-            f"input throughput (token/s): {new / seconds if seconds else 0.0:.2f}"
-        )
-
-    def _usage(self) -> str:
-        gauges, shape = self.stats.gauges, self.cache.shape
-        kv = gauges.kv_used / shape.kv_tokens
-        if not self.cache.hybrid:
-            return f"token usage: {kv:.2f}, "
-        return f"full token usage: {kv:.2f}, mamba usage: {gauges.slots_used / shape.slots:.2f}, "
 
     def _decode(self) -> Work | None:
         if not self.running:
@@ -286,44 +256,21 @@ class Scheduler:
                 stats.verify_calls += 1
             if not self._grow(request, 1 + accepted):
                 continue
-            self._row_steps_since_line += 1
-            self._accepted_since_line += accepted
-            self._tokens_since_line += self._give_tokens(request, 1 + accepted)
+            self._count.row(self._give_tokens(request, 1 + accepted), accepted)
         stats.passes["decode_cuda_graph" if limits.decode_graphs else "decode_none"] += 1
         self._evicted()
-        step = self._first_ratio * (1 - NEW_TOKEN_RATIO_FLOOR) / NEW_TOKEN_RATIO_STEPS
-        self._new_token_ratio = max(self._first_ratio * NEW_TOKEN_RATIO_FLOOR, self._new_token_ratio - step)
-        self._steps += 1
-        if self._steps % DECODE_LOG_INTERVAL:
+        self._reserved.step()
+        if not self._count.step():
             return None
-        return self._decode_line(drafts)
-
-    def _decode_line(self, drafts: int) -> str:
-        gauges, shape, now = self.stats.gauges, self.cache.shape, time.monotonic()
-        rows = max(1, self._row_steps_since_line)
-        gauges.accept_length = 1 + self._accepted_since_line / rows if drafts else 0.0
-        gauges.accept_rate = self._accepted_since_line / (rows * drafts) if drafts else 0.0
-        gauges.throughput = self._tokens_since_line / max(1e-6, now - self._line_at)
-        gauges.last_throughput = gauges.throughput
-        gauges.decoded = True
-        self._tokens_since_line = self._accepted_since_line = self._row_steps_since_line = 0
-        self._line_at = now
+        self._count.told(stats.gauges, drafts)
         self.refresh()
-        kv = gauges.kv_used / shape.kv_tokens
-        if self.cache.hybrid:
-            used = (
-                f"#full token: {gauges.kv_used}, full token usage: {kv:.2f}, mamba num: {gauges.slots_used}, "
-                f"mamba usage: {gauges.slots_used / shape.slots:.2f}"
-            )
-        else:
-            used = f"#token: {gauges.kv_used}, token usage: {kv:.2f}"
-        speculative = (
-            f"accept len: {gauges.accept_length:.2f}, accept rate: {gauges.accept_rate:.2f}, " if drafts else ""
-        )
-        return (
-            f"Decode batch, #running-req: {len(self.running)}, {used}, {speculative}"
-            f"cuda graph: {self.limits.decode_graphs}, gen throughput (token/s): {gauges.throughput:.2f}, "
-            f"#queue-req: {len(self.waiting)}"
+        return decode_line(
+            stats.gauges,
+            self.cache.shape,
+            drafts=drafts,
+            running=len(self.running),
+            queued=len(self.waiting),
+            graph=limits.decode_graphs,
         )
 
     def _give_tokens(self, request: Request, count: int) -> int:
@@ -367,21 +314,17 @@ class Scheduler:
     def _retract(self, request: Request) -> None:
         held = request.held
         self._leave(request)
-        before, self._new_token_ratio = self._new_token_ratio, self._ratio_after_retraction()
+        before = self._reserved.now
+        self._reserved.retracted(self.running)
         self.notes.append(
             f"KV cache pool is full. Retract requests. #retracted_reqs: 1, #new_tokens_gained: {held}, "
-            f"#new_token_ratio: {before:.4f} -> {self._new_token_ratio:.4f}"
+            f"#new_token_ratio: {before:.4f} -> {self._reserved.now:.4f}"
         )
         self.stats.retracted_requests += 1
         self.stats.retracted_input_tokens += request.prompt_tokens
         self.stats.retracted_output_tokens += len(request.output)
         request.restart()
         self.waiting.insert(0, request)
-
-    def _ratio_after_retraction(self) -> float:
-        """``estimate_new_token_ratio_after_retract`` of those that still run."""
-        made = sum(len(r.output) for r in self.running) + _RETRACT_STEPS * len(self.running)
-        return min(1.0, made / (sum(r.max_new_tokens for r in self.running) + 1))
 
     def _keep(self, request: Request, start: int, end: int, *, decoding: bool = False) -> None:
         """Puts what is computed into the tree, as far as a state is kept, and runs on from there."""
@@ -440,15 +383,10 @@ class Scheduler:
 
     def refresh(self) -> None:
         """Brings the gauges up to date; SGLang does it at each prefill, decode line, and now and then when idle."""
-        gauges, cache = self.stats.gauges, self.cache
+        gauges = self.stats.gauges
         gauges.running = len(self.running)
         gauges.queued = len(self.waiting)
-        gauges.kv_free = cache.free_tokens
-        gauges.kv_evictable = cache.evictable_tokens
-        gauges.kv_used = cache.shape.kv_tokens - gauges.kv_free - gauges.kv_evictable
-        gauges.slots_free = cache.free_slots
-        gauges.slots_evictable = cache.evictable_slots
-        gauges.slots_used = cache.shape.slots - gauges.slots_free - gauges.slots_evictable
+        gauges.see_pools(self.cache)
         gauges.sequence_tokens = sum(r.sequence_tokens for r in self.running)
 
     def idle(self) -> None:
@@ -456,4 +394,4 @@ class Scheduler:
         gauges = self.stats.gauges
         gauges.running = gauges.queued = 0
         gauges.throughput = 0.0
-        self._new_token_ratio = self._first_ratio
+        self._reserved.idle()

@@ -88,7 +88,9 @@ class Serving:
         view = CardView(
             player.held_gib, built.available_gib, card.card.total_mib / 1024, others_gib, self._card.publish
         )
-        self._engine = Engine(scheduler, self._pace, self._faults, view, self._scheduler_died)
+        self._engine = Engine(
+            scheduler, self._pace, self._faults, view, self._scheduler_died, kernel_missing=setup.kernel_missing
+        )
         self.service = Service(built, self._engine, stats, self._pace, self._faults)
         self._host = str(built.values["host"])
         self._port = int(built.values["port"])

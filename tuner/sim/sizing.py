@@ -62,6 +62,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     free_after_draft_pools: float
     #: The warning about fewer requests than asked, or None.
     cap_line: str | None
+    #: Bytes of the one buffer with unified memory; 0 without.
+    unified_bytes: int = 0
 
 
 class GraphPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +111,17 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     def draft_steps(self) -> int:
         """Steps of the draft; 0 without speculation."""
         return self.resolved.asked.speculation.steps if self.resolved.asked.speculation else 0
+
+    @property
+    def unified(self) -> bool:
+        """Whether both pools are one buffer."""
+        return self.resolved.asked.unified_memory
+
+    @property
+    def kernel_missing(self) -> bool:
+        """Whether the first forward dies: one buffer keeps 8-bit KV as bytes, which Triton's kernel does not multiply
+        (recorded, 0.5.17)."""
+        return self.unified and self.kv_dtype.startswith("fp8")
 
     @property
     def chunk(self) -> int:
@@ -220,7 +233,12 @@ def _allocate(setup: Setup, planned: Plan) -> Pools:
     spec_conv = planned.spec_buffer_gib - spec_ssm
     kv = (planned.kv_tokens + page) * resolved.token.target / GIB
     draft_kv = (planned.kv_tokens + page) * resolved.token.draft / GIB if setup.draft_model else 0.0
-    after_pools = memory.after_draft - planned.mamba_gib - planned.spec_buffer_gib - kv
+    unified = 0
+    if setup.unified and resolved.cost is not None:
+        # No padding in one buffer.
+        unified = planned.kv_tokens * resolved.token.target + planned.mamba_slots * resolved.cost.slot
+    taken = unified / GIB if unified else planned.mamba_gib + planned.spec_buffer_gib + kv
+    after_pools = memory.after_draft - taken
     return Pools(
         plan=planned,
         kept_states=CacheShape(
@@ -238,6 +256,7 @@ def _allocate(setup: Setup, planned: Plan) -> Pools:
         free_after_pools=after_pools,
         free_after_draft_pools=after_pools - draft_kv,
         cap_line=_cap_line(setup, planned),
+        unified_bytes=int(unified),
     )
 
 

@@ -25,6 +25,7 @@ class Speed:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._random = random.Random(options.seed)
+        self._compiled: set[str] = set()
         self._level = max(0.1, self._random.gauss(1.0, options.round_noise)) if options.round_noise else 1.0
 
     def request_factor(self) -> float:
@@ -32,8 +33,11 @@ class Speed:
         noise = self._options.noise
         return self._level * (max(0.1, self._random.gauss(1.0, noise)) if noise else 1.0)
 
-    def compile_s(self, recorded: float) -> float:
-        """Compilation on first use."""
+    def compile_s(self, what: str, recorded: float) -> float:
+        """Compilation of ``what`` on its first use; nothing on later ones."""
+        if what in self._compiled:
+            return 0.0
+        self._compiled.add(what)
         return recorded * self._options.compile_factor
 
     def prefill_s(self, new_tokens: int, context_tokens: int) -> float:

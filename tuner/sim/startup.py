@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tuner.serverlog.model import Phase
-from tuner.sim import bootlog, tracebacks
+from tuner.sim import bootlog, captures, tracebacks
 from tuner.sim.answers import Parsers
 from tuner.sim.card import CardSlot
 from tuner.sim.children import DETOKENIZER, SCHEDULER, spawn
@@ -144,13 +144,13 @@ class Start:
             raise bootlog.Died(tracebacks.refused_at_sizing(str(refused), refused.where)) from None
         pools_s = play(bootlog.allocate_pools(model, setup, pools, others))
         graphs = plan_graphs(model, setup, self._options, pools, BACKEND_GIB)
-        play(bootlog.capture_graphs(model, setup, graphs, faults, others))
+        play(captures.capture_graphs(model, setup, graphs, faults, others))
         free = graphs.free_before - graphs.total_gib
         timings = bootlog.Timings(
             load_weight=load_s,
             kv_cache_allocation=pools_s,
             scheduler_e2e=max(0.0, self.player.recorded_s - _BEFORE_SCHEDULER_S),
-            cuda_graph=bootlog.graph_seconds(model, setup, graphs),
+            cuda_graph=captures.graph_seconds(model, setup, graphs),
             tokenizer_e2e=self.player.recorded_s,
         )
         play(bootlog.summary(setup, pools, timings, free))
@@ -163,7 +163,7 @@ class Start:
             pools=pools,
             card_name=self._card.card.name,
             weight_gib=memory.before_weights - memory.after_weights,
-            graphs_gib=bootlog.graph_gib(setup, graphs),
+            graphs_gib=captures.graph_gib(setup, graphs),
             available_gib=free,
             timings=timings,
             parsers=Parsers(

@@ -6,6 +6,8 @@ from bisect import bisect_left
 from collections import Counter
 from typing import NamedTuple
 
+from tuner.sim.cache import PrefixCache
+
 TTFT_BUCKETS = (
     0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0, 400.0,
 )  # fmt: skip
@@ -73,6 +75,13 @@ class Gauges:
         self.accept_length = 0.0
         self.accept_rate = 0.0
         self.decoded = False
+
+    def see_pools(self, cache: PrefixCache) -> None:
+        """Takes over what both pools hold now."""
+        self.kv_free, self.kv_evictable = cache.free_tokens, cache.evictable_tokens
+        self.kv_used = cache.shape.kv_tokens - self.kv_free - self.kv_evictable
+        self.slots_free, self.slots_evictable = cache.free_slots, cache.evictable_slots
+        self.slots_used = cache.shape.slots - self.slots_free - self.slots_evictable
 
 
 class Stats:

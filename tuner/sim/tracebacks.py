@@ -111,6 +111,23 @@ def scheduler_gone() -> Line:
     )
 
 
+def model_missing(path: str) -> Raw:
+    """A model that is no folder and cannot be a name on the Hub: uncaught in the main process (exit status 1)."""
+    return Raw(
+        "Traceback (most recent call last):\n"
+        '  File "/opt/env/lib/python3.12/site-packages/transformers/utils/hub.py", line 419, in cached_files\n'
+        "    hf_hub_download(\n"
+        "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': "
+        f"'{path}'. Use `repo_type` argument if needed.\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\n"
+        '  File "/opt/sglang/lib/sglang/launch_server.py", line 64, in <module>\n'
+        "    server_args = prepare_server_args(sys.argv[1:])\n"
+        f"OSError: Incorrect path_or_model_id: '{path}'. Please provide either the path to a local folder or the "
+        "repo_id of a model on the Hub.\n"
+    )
+
+
 def died_while_starting(pid: int) -> tuple[Output, ...]:
     """The main process ends at once."""
     return (

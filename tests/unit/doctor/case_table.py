@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tuner.doctor import diagnose_log
 from tuner.findings import Finding, Severity
-from tuner.serverlog import BootReader
+from tuner.serverlog.reader import BootReader
 
 DATA = Path(__file__).parents[2] / "data"
 CASES = DATA / "cases"

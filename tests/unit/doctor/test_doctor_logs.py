@@ -11,8 +11,8 @@ from tuner.doctor.boot_rules import POOL_RULES
 from tuner.doctor.case import LogCase
 from tuner.doctor.deaths import RULES
 from tuner.findings import FindingId, Severity
-from tuner.serverlog import BootReader
 from tuner.serverlog.model import BootFacts, Phase
+from tuner.serverlog.reader import BootReader
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"
 
@@ -103,6 +103,26 @@ DEATHS = [
     (
         "Traceback (most recent call last):\n  File x\nOSError: Can't load the configuration of '/models/x'. If you were trying to load it",
         "model-missing",
+    ),
+    (
+        "Traceback (most recent call last):\n  File x\nhuggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or 'namespace/repo_name': '/models/x'. Use `repo_type` argument if needed.\n\nThe above exception was the direct cause of the following exception:\n\nTraceback (most recent call last):\n  File x\nOSError: Incorrect path_or_model_id: '/models/x'. Please provide either the path to a local folder or the repo_id of a model on the Hub.",
+        "model-missing",
+    ),
+    (
+        "/usr/bin/python3: Error while finding module specification for 'sglang.launch_server' (ModuleNotFoundError: No module named 'sglang')",
+        "module-missing",
+    ),
+    (
+        LOADED
+        + CRASH.format(
+            error="RuntimeError: Not enough GPU memory for hybrid (mamba/linear-attention) state cache. Computed max_mamba_cache_size=-1 (total_rest_memory=12.73 GB, mamba_cache_per_req=146.81 MB). Try: (1) reduce"
+        ),
+        "slots-negative",
+    ),
+    (
+        SERVING
+        + "[2026-01-01 00:00:09] Subprocess scheduler_0 (pid=7391) crashed with exit code -9. Triggering SIGQUIT for cleanup...\n[2026-01-01 00:00:09] SIGQUIT received. signum=None, frame=None. It usually means one child failed.\n[2026-01-01 00:00:09] Sleeping 5 seconds before crash diagnostics to let GPU activity settle.\n[2026-01-01 00:00:14] No live scheduler processes found; skipping py-spy and CUDA coredump.\n[2026-01-01 00:00:14] kill_process_tree called: parent_pid=1, include_parent=True, pid=1\n",
+        "host-memory-kill",
     ),
     (
         LOADED + CRASH.format(error="AssertionError: Page size must be 1 for MambaRadixCache v1, got 128"),
@@ -241,6 +261,16 @@ DEATHS = [
         "proxy-in-the-way",
     ),
 ]
+
+
+def test_a_refused_flag_is_told_with_the_versions_that_have_it():
+    def remedy(flag: str) -> str:
+        (found,) = diagnose(f"launch_server.py: error: unrecognized arguments: {flag}\n")
+        return found.remedy
+
+    assert remedy("--enable-piecewise-cuda-graph").endswith("SGLang had --enable-piecewise-cuda-graph until 0.5.12.")
+    assert remedy("--language-model-only").endswith("SGLang has --language-model-only from 0.5.23 on.")
+    assert remedy("--mem-fraction-statik").endswith("Nearest to --mem-fraction-statik: --mem-fraction-static.")
 
 
 @pytest.mark.parametrize(("text", "expected"), DEATHS, ids=[f"{i}-{e}" for i, (_, e) in enumerate(DEATHS)])

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from case_table import CASES, case_log, diagnosed
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tuner
@@ -33,6 +33,7 @@ def test_lines_in_any_order_give_findings_that_can_be_shown(lines: list[str], di
 
 
 @settings(max_examples=30, deadline=None)
+@example(kv=0, slots=0, requests=0, context=0, gib=2.225073858507e-311)
 @given(
     kv=st.integers(0, 10**9),
     slots=st.integers(0, 5_000),

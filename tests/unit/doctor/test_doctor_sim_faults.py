@@ -17,7 +17,7 @@ from tuner.doctor import diagnose_log, diagnose_readings
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics import ReadingsWindow, parse_metrics
 from tuner.probes.http import ServerClient
-from tuner.serverlog import BootReader
+from tuner.serverlog.reader import BootReader
 
 ROOT = Path(__file__).parents[3]
 READY = "ready to roll"

@@ -192,6 +192,28 @@ def test_a_flag_by_a_name_the_version_does_not_know_is_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "flags", "told"),
+    [
+        ("0.5.17", {"enable_piecewise_cuda_graph": True}, True),
+        ("0.5.12", {"enable_piecewise_cuda_graph": True}, False),
+        # Which of the versions between them dropped it was not read.
+        ("0.5.14", {"enable_piecewise_cuda_graph": True}, False),
+        ("0.5.17", {"language_model_only": True}, True),
+        ("0.5.23", {"language_model_only": True}, False),
+        ("0.5.17", {"enable_piecewise_cuda_graph": False}, False),
+    ],
+)
+def test_a_flag_that_the_version_lacks_is_told_before_the_start(
+    version: str, flags: dict[str, Any], told: bool
+) -> None:
+    found = [finding for finding in conflicts(NEXT, version, **flags) if finding.id is FindingId.UNKNOWN_FLAG]
+    assert bool(found) is told
+    for finding in found:
+        assert finding.severity is Severity.FATAL
+        assert finding.flags == dict.fromkeys(flags)
+
+
+@pytest.mark.parametrize(
     ("model", "version", "flags"),
     [
         (NEXT, "0.5.17", {}),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.serverlog import BootReader, read_boot
 from tuner.serverlog.model import Phase
+from tuner.serverlog.reader import BootReader, read_boot
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"
 

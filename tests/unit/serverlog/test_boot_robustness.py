@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from tuner.serverlog import BootReader, read_boot, records
 from tuner.serverlog.model import Phase
-from tuner.serverlog.records import MAX_LINE, LineCutter
+from tuner.serverlog.reader import BootReader, read_boot
+from tuner.serverlog.records import MAX_LINE, LineCutter, records
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"
 R15 = (MEASURED / "27b-48g-r15-full.log").read_bytes().decode()

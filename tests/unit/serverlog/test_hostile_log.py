@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.redact import redact_text
-from tuner.serverlog import read_boot
+from tuner.serverlog.reader import read_boot
 from tuner.text import plain
 
 LENGTH = 200_000

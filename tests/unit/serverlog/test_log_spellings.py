@@ -3,8 +3,9 @@
 
 import pytest
 
-from tuner.serverlog import batch_line, read_boot
+from tuner.serverlog.batch import batch_line
 from tuner.serverlog.model import Phase
+from tuner.serverlog.reader import read_boot
 
 
 def boot(*lines: str):

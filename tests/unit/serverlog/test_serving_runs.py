@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.serverlog import BootReader
 from tuner.serverlog.quiet import RUN
+from tuner.serverlog.reader import BootReader
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"
 STAMP = "[2026-11-29 15:52:22] "

@@ -22,12 +22,12 @@ from tuner.planner.model import CannotPlan, PlanInputs
 from tuner.planner.need import Need, slots_needed
 from tuner.recipe.model import Recipe, TunerSettings
 from tuner.rounds.model import Round, RoundState
-from tuner.serverlog import read_boot
+from tuner.serverlog.reader import read_boot
 from tuner.session.auto.drive import drive
 from tuner.session.auto.learn import evidence
 from tuner.session.auto.model import Goal, Proof, Start, Stop, Try
 from tuner.session.planning import Given, Here, plan_inputs, shape_for
-from tuner.sim import bootlog, tracebacks
+from tuner.sim import bootlog, captures, tracebacks
 from tuner.sim.answers import babble
 from tuner.sim.cache import PrefixCache
 from tuner.sim.faults import Faults
@@ -174,7 +174,7 @@ def _play(world: World, model: Model, setup: Setup, values: dict[str, Any], out:
         raise bootlog.Died(tracebacks.refused_at_sizing(str(refused), refused.where)) from None
     write(bootlog.allocate_pools(model, setup, pools, others))
     graphs = plan_graphs(model, setup, options, pools, BACKEND_GIB)
-    write(bootlog.capture_graphs(model, setup, graphs, faults, others))
+    write(captures.capture_graphs(model, setup, graphs, faults, others))
     timings = bootlog.Timings(
         load_weight=1.0, kv_cache_allocation=1.0, scheduler_e2e=1.0, cuda_graph={}, tokenizer_e2e=1.0
     )

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tuner.serverlog import read_boot
 from tuner.serverlog.model import BootFacts, Phase
+from tuner.serverlog.reader import read_boot
+from tuner.sim.__main__ import main
 from tuner.sim.bootlog import Died
 from tuner.sim.card import CardSlot
 from tuner.sim.flags import CommandLine, parse
@@ -71,6 +72,30 @@ def test_a_recorded_round_comes_out_as_recorded(name: str, capsys: pytest.Captur
     assert seen.weights_gib == pytest.approx(real.weights_gib, abs=0.0101)
     assert seen.graphs_gib == pytest.approx(real.graphs_gib, abs=0.0101)
     assert seen.tree_cache == real.tree_cache
+
+
+def test_unified_memory_comes_out_as_recorded_up_to_the_kernel_that_is_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    scenario, real = recorded("27b-48g-unified-memory-fails")
+    built = boot(["--model-path", "demo/hybrid-27b", *scenario["flags"]], card_gib=CARD_GIB)
+    seen = read_boot(capsys.readouterr().err)
+    assert (seen.mamba_slots, seen.max_running_requests) == (real.mamba_slots, real.max_running_requests)
+    assert seen.kv_tokens == pytest.approx(real.kv_tokens, rel=0.002)
+    assert (seen.kv_gib, seen.ssm_state_gib) == (real.kv_gib, real.ssm_state_gib) == (None, None)
+    assert seen.free_after_pools_gib == pytest.approx(real.free_after_pools_gib, abs=0.02)
+    assert seen.available_gib == pytest.approx(real.available_gib, abs=0.02)
+    assert built.setup.kernel_missing
+
+
+def test_unified_memory_with_16_bit_kv_has_its_kernel() -> None:
+    assert not boot([*MODEL, "0.9", "--enable-unified-memory", "--kv-cache-dtype", "bf16"]).setup.kernel_missing
+
+
+def test_a_model_that_is_not_there_ends_the_start_as_transformers_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model-path", "/no/such/model"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1].startswith("OSError: Incorrect path_or_model_id: '/no/such/model'.")
 
 
 def test_the_log_says_the_same_as_the_plan_it_was_sized_by(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.planner.admission import rows_needed, tokens_together
-from tuner.serverlog import batch_line
+from tuner.serverlog.batch import batch_line
 from tuner.sim.answers import babble
 from tuner.sim.cache import CacheShape, Keeping, PrefixCache
 from tuner.sim.faults import parse_faults
