@@ -77,6 +77,11 @@ class _LazyGroup(click.Group):
 
             fail(error.format_message(), as_json=True)
             status = error.exit_code
+        except click.Abort:
+            from tuner.cli.output import FAILED, fail  # as above
+
+            fail("It was broken off.", as_json=True)
+            status = FAILED
         sys.exit(status)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

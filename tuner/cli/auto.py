@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Callable, Sequence
-from types import FrameType
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
 
 from tuner.cli.amounts import Gib, Tokens
+from tuner.cli.interrupts import Interrupts, leave_at_once
 from tuner.cli.named import recipe_named
 from tuner.cli.needs import needed
 from tuner.cli.output import DONE, FAILED, command, fail, json_option, print_json, say
@@ -30,7 +30,6 @@ from tuner.session.needs import Stated
 from tuner.session.session import Session
 from tuner.units import format_gib, format_tokens
 
-_JOIN_S = 0.2
 _TOLD = (StartRefused, RecipeError, CannotPlan, ModelError, HistoryError)
 _SPECULATION = "speculative_"
 
@@ -116,7 +115,7 @@ def auto_command(
         )
         chosen = [gpu.strip() for gpu in gpus.split(",") if gpu.strip()] if gpus else []
         recipes = recipes_for(recipe, chosen) if chosen else (recipe,)
-        ended = _run(session, recipes, goal, quiet=as_json)
+        ended = _run(session, recipes, goal, as_json=as_json)
     finally:
         session.close()
     if as_json:
@@ -132,40 +131,21 @@ def auto_command(
 _End = AutoOutcome | str
 
 
-def _run(session: Session, recipes: Sequence[Recipe], goal: Goal, *, quiet: bool) -> list[_End]:
-    """One auto for each recipe at once, each in a thread of its own, so that Ctrl-C is heard."""
-    cancel, leave = threading.Event(), threading.Event()
-    signal.signal(signal.SIGINT, _interrupts(cancel, leave))
-    ended: list[_End] = ["It was left in the middle."] * len(recipes)
+def _run(session: Session, recipes: Sequence[Recipe], goal: Goal, *, as_json: bool) -> list[_End]:
+    """One auto for each recipe at once."""
+    interrupts = Interrupts("Breaking off, and putting back what ran before.")
 
-    def run(number: int, recipe: Recipe) -> None:
-        watch = watcher(quiet=quiet, mark=f"[{recipe.port}] " if len(recipes) > 1 else "")
+    def run(recipe: Recipe) -> _End:
+        watch = watcher(quiet=as_json, mark=f"[{recipe.port}] " if len(recipes) > 1 else "")
         try:
-            ended[number] = session.auto(recipe, goal, publish=watch, cancel=cancel, leave=leave)
+            # A second Ctrl-C ends the process itself: a server that is on its way back goes on.
+            return session.auto(recipe, goal, publish=watch, cancel=interrupts.cancel, leave=threading.Event())
         except _TOLD as error:
-            ended[number] = str(error)
+            return str(error)
 
-    threads = [
-        threading.Thread(target=run, args=(number, recipe), daemon=True) for number, recipe in enumerate(recipes)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(_JOIN_S)
-    return ended
-
-
-def _interrupts(cancel: threading.Event, leave: threading.Event) -> Callable[[int, FrameType | None], None]:
-    def heard(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        if cancel.is_set():
-            leave.set()
-            raise KeyboardInterrupt
-        cancel.set()
-        say("Breaking off, and putting back what ran before. Once more leaves at once.", err=True)
-
-    return heard
+    before = {recipe.port: session.running(recipe.port) for recipe in recipes}
+    left = partial(leave_at_once, session, before, as_json=as_json)
+    return interrupts.run([partial(run, recipe) for recipe in recipes], left)
 
 
 def watcher(*, quiet: bool, mark: str = "") -> Publish:
@@ -224,6 +204,9 @@ def outcome_text(outcome: AutoOutcome, *, many: bool = False) -> str:
         ]
     if outcome.serving:
         lines.append(f"The server of {outcome.serving} runs on port {outcome.port}.")
+    else:
+        again = f" Before, {outcome.former} ran: tuner run {outcome.former} starts it again." if outcome.former else ""
+        lines.append(f"No server of the tuner is on port {outcome.port}.{again}")
     return "\n".join(lines)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+from functools import partial
 from typing import Any
 
 import click
 import msgspec
 
+from tuner.cli.interrupts import Interrupts, leave_at_once, port_words
 from tuner.cli.named import recipe_named
 from tuner.cli.output import DONE, FAILED, PLAIN_TEXT, command, fail, json_option, print_json, say
 from tuner.cli.progress import narrator
@@ -50,33 +50,42 @@ def run_command(
     now: bool,
     as_json: bool,
 ) -> int:
-    """Run one round on PRESET (a name, a recipe file, or a round like r3): start the server, check it, record it."""
+    """Run one round on PRESET (a name, a recipe file, or a round like r3): start the server, check it, record it.
+
+    Ctrl-C breaks the round off, and leaves no server that is half started; a second one leaves at once.
+    """
     if preset is None and not sim:
         raise click.UsageError("Name a preset or a recipe file, or give --sim for the stand-in server.")
     if fallback and stop_after:
         raise click.UsageError("Give --fallback or --stop-after: one starts a server again, the other leaves none.")
-    cancel = threading.Event()
-    # The first Ctrl-C ends the start cleanly, so that no half-started server is left.
-    signal.signal(signal.SIGINT, lambda *_: cancel.set())
+    interrupts = Interrupts("Breaking off the round.")
     publish = narrator(quiet=as_json)
     session = Session(Home.find())
     try:
         recipe = recipe_named(session.history, preset or "demo", assignments)
         if sim or python:
             recipe = msgspec.structs.replace(recipe, python=SIMULATOR if sim else python)
-        round_ = session.run_round(
-            recipe,
-            note=note,
-            publish=publish,
-            cancel=cancel,
-            stop_after=stop_after,
-            force=force,
-            drain=not now,
-        )
-        good = instead = None
-        if round_.state is not RoundState.VERIFIED and not cancel.is_set():
+        before = session.running(recipe.port)
+
+        def work() -> tuple[Round, Round | None, Round | None]:
+            round_ = session.run_round(
+                recipe,
+                note=note,
+                publish=publish,
+                cancel=interrupts.cancel,
+                stop_after=stop_after,
+                force=force,
+                drain=not now,
+            )
+            if round_.state is RoundState.VERIFIED:
+                return round_, None, None
             good = session.last_good(recipe)
-            instead = session.fall_back(round_, publish=publish, cancel=cancel) if fallback else None
+            falls = fallback and not interrupts.cancel.is_set()
+            return round_, good, session.fall_back(round_, publish=publish, cancel=interrupts.cancel) if falls else None
+
+        left = partial(leave_at_once, session, {recipe.port: before}, as_json=as_json)
+        ((round_, good, instead),) = interrupts.run([work], left)
+        broken_off = port_words(session, recipe.port, before) if interrupts.cancel.is_set() else ""
     finally:
         session.close()
     if as_json:
@@ -86,6 +95,8 @@ def run_command(
         say(round_outcome(round_))
         if instead is not None:
             say(f"\nInstead runs what was good before:\n{round_outcome(instead)}")
+        elif broken_off:
+            say(f"\n{broken_off}")
         elif good is not None:
             say(f"\nThe last good round on this port is {good.name}: tuner run {good.name} starts it again.")
     return DONE if round_.state is RoundState.VERIFIED else FAILED

@@ -52,7 +52,7 @@ from tuner.session.fingerprint import fingerprint
 from tuner.session.gate import refusals, weighed
 from tuner.session.runners import LOST
 from tuner.session.surroundings import kept_environment
-from tuner.session.swap import start_instead, stop_running
+from tuner.session.swap import BrokenOff, start_instead, stop_running
 from tuner.session.vram import VramWatch
 from tuner.session.watching import api_key, poll
 
@@ -148,11 +148,13 @@ def _run(
             _, tail = read_log(Path(deaths[0].log_path))
             return refused(round_, (died_before(deaths, tail),), publish)
     try:
-        handle = start_instead(bench, round_, publish, drain=drain)
+        handle = start_instead(bench, round_, publish, cancel, drain=drain, force=force)
     except StartRefused as refusal:
         return refused(round_, refusal.findings, publish)
     except RecipeError as error:
         return msgspec.structs.replace(round_, state=RoundState.REFUSED, phase="preflight", reason=str(error))
+    except BrokenOff as end:
+        return msgspec.structs.replace(round_, state=RoundState.ABORTED, phase="preflight", reason=str(end))
     round_ = msgspec.structs.replace(round_, log_path=handle.log_path)
     bench.history.save(round_)
     before = next(iter(handle.vram_before_mib.values()), None)

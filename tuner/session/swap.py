@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 from tuner.findings import Finding, FindingId, Severity
@@ -10,6 +11,7 @@ from tuner.rounds.errors import DamagedRound
 from tuner.rounds.history import History
 from tuner.rounds.model import Round
 from tuner.server import launch_spec, preflight
+from tuner.server.guard import forced
 from tuner.server.machine import died_of_full_disk
 from tuner.server.model import InUse, LaunchSpec, ServerHandle, StartRefused
 from tuner.session.bench import Bench
@@ -18,11 +20,18 @@ from tuner.session.events import Found, Publish, ServerStopped
 from tuner.session.runners import number_of, run_by_another
 
 
-def start_instead(bench: Bench, round_: Round, publish: Publish, *, drain: bool) -> ServerHandle:
+class BrokenOff(Exception):
+    """The operator no longer wants the start; the message says what became of the server that ran."""
+
+
+def start_instead(
+    bench: Bench, round_: Round, publish: Publish, cancel: threading.Event, *, drain: bool, force: bool
+) -> ServerHandle:
     """Stops our own server on the round's port, if there is one, and starts that of the round.
 
-    Raises ``StartRefused``, for whatever can be known before without having touched the running server, and
-    ``RecipeError``. ``drain``: running requests may finish.
+    Raises ``StartRefused``, for whatever can be known before without having touched the running server,
+    ``RecipeError``, and ``BrokenOff`` after ``cancel``. ``drain``: running requests may finish. ``force``: start also
+    what would surely die.
     """
     recipe = round_.recipe
     running = bench.supervisor.running(recipe.port)
@@ -35,13 +44,19 @@ def start_instead(bench: Bench, round_: Round, publish: Publish, *, drain: bool)
         raise StartRefused(_speaks_against(bench, recipe, None, running) or refusal.findings) from refusal
     if running:
         found = _speaks_against(bench, recipe, spec, running)
+        found = forced(found) if force else found
         if (full := died_of_full_disk(bench.home)) is not None:
             # The next server would end of it, and the one that runs could not be started again.
             found = (*found, full)
         if any(finding.severity is Severity.FATAL for finding in found):
             raise StartRefused(found)
+    if cancel.is_set():
+        raise BrokenOff("It was broken off before the start; what ran was not touched.")
+    if running:
         stop_running(bench, recipe.port, publish, drain=drain)
-    return bench.supervisor.start(spec, on_finding=lambda finding: publish(Found(finding)))
+        if cancel.is_set():
+            raise BrokenOff("It was broken off when the server that ran was stopped: none was started.")
+    return bench.supervisor.start(spec, on_finding=lambda finding: publish(Found(finding)), force=force)
 
 
 def _speaks_against(

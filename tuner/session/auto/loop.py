@@ -270,6 +270,7 @@ class _Auto:
             rounds=tuple(self._rounds),
             winner=tries[-1].name if stop.ended is Ended.MET else None,
             serving=serving,
+            former=self._former.handle.round_name if self._former is not None else None,
             missing=stop.missing,
             nearest_flags=_changes(self._recipe.flags, nearest.inputs.flags) if nearest is not None else {},
             nearest=nearest.plan if nearest is not None else None,

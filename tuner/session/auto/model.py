@@ -143,7 +143,10 @@ class AutoRound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AutoOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How auto ended. ``winner`` names the round that meets the need, ``serving`` the one whose server runs now."""
+    """How auto ended. ``winner`` names the round that meets the need, ``serving`` the one whose server runs now.
+
+    ``former`` names the round whose server ran when auto began.
+    """
 
     port: int
     ended: Ended
@@ -152,6 +155,7 @@ class AutoOutcome(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[AutoRound, ...] = ()
     winner: str | None = None
     serving: str | None = None
+    former: str | None = None
     missing: tuple[str, ...] = ()
     #: Changes of flags that come nearest where the need cannot be met, and what they give.
     nearest_flags: dict[str, Any] = {}
