@@ -47,13 +47,13 @@ def _our_session() -> Session:
     return session
 
 
-def attached_session(url: str, key_env: str | None) -> AttachedSession:
-    """A session on the server at ``url``. Raises UsageProblem."""
+def attached_session(url: str, key_env: str | None, model: str | None = None) -> AttachedSession:
+    """A session on the server at ``url`` that plans with ``model`` where one is given. Raises UsageProblem."""
     try:
         server = Attached(url, os.environ, key_env)
     except AddressError as error:
         raise UsageProblem(str(error)) from error
-    return AttachedSession(Home.find(), server)
+    return AttachedSession(Home.find(), server, model=model)
 
 
 def bound(look: Look) -> Binding | None:

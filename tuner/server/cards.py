@@ -13,6 +13,7 @@ import psutil
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuProcess, GpuReading
 from tuner.recipe.model import Recipe
+from tuner.redact import redact
 from tuner.server.managers import kept_up
 from tuner.text import clip, plain
 from tuner.units import format_gib
@@ -66,7 +67,7 @@ def running_sglang(except_pids: Iterable[int] = ()) -> list[Foreign]:
     return [
         Foreign(
             pid=pid,
-            command=clip(plain(" ".join(command)), _SHOWN_CELLS),
+            command=clip(_shown(command), _SHOWN_CELLS),
             port=_port_of(command),
             devices=_devices_of(process),
         )
@@ -215,8 +216,7 @@ def _beside(server: Foreign, place: str) -> Finding:
 def _others(gpu: GpuReading, known: Set[int]) -> Iterator[Finding]:
     strangers = []
     for process in gpu.processes:
-        lineage = _lineage(process.pid)
-        if lineage & known:
+        if lineage(process.pid) & known:
             continue
         # In a container the number may be that of another process, and only the driver's name is right.
         if looks_like_sglang(_command_of(process)) or looks_like_sglang([process.name or ""]):
@@ -246,7 +246,8 @@ def _others(gpu: GpuReading, known: Set[int]) -> Iterator[Finding]:
         )
 
 
-def _lineage(pid: int) -> set[int]:
+def lineage(pid: int) -> set[int]:
+    """A process and all that it comes from, as far as they can be seen."""
     try:
         return {pid, *(parent.pid for parent in psutil.Process(pid).parents())}
     except psutil.Error:
@@ -263,7 +264,11 @@ def _command_of(process: GpuProcess) -> list[str]:
     return command or name
 
 
+def _shown(command: Sequence[str]) -> str:
+    return " ".join(redact([plain(word) for word in command]))
+
+
 def _process_line(process: GpuProcess) -> str:
-    command = plain(" ".join(_command_of(process))) or "a process that cannot be seen from here"
+    command = _shown(_command_of(process)) or "a process that cannot be seen from here"
     size = f", {format_gib(process.memory_mib / 1024)}" if process.memory_mib is not None else ""
     return clip(f"process {process.pid}{size}: {command}", _SHOWN_CELLS)

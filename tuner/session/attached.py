@@ -15,13 +15,16 @@ import psutil
 
 from tuner.checks.model import CheckResult
 from tuner.findings import Finding
-from tuner.metrics.model import Reach, Readings
+from tuner.metrics.model import GpuReading, Reach, Readings
+from tuner.modelcard import ModelError
 from tuner.paths import Home
+from tuner.place import there
 from tuner.planner.model import CannotPlan, PlanInputs
 from tuner.probes.http import ServerClient
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.recipe.server_answer import from_server_info
 from tuner.rounds.model import Round
+from tuner.server.holders import holders
 from tuner.server.model import ServerHandle, StartRefused, StopOutcome
 from tuner.session.events import Publish
 from tuner.session.planning import Given
@@ -138,8 +141,12 @@ def _told_by(info: dict[str, Any]) -> _Told:
 class AttachedSession(Session):
     """The session of the app on a server that is only looked at; the history is this machine's own."""
 
-    def __init__(self, home: Home, attached: Attached, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, home: Home, attached: Attached, environ: Mapping[str, str] | None = None, *, model: str | None = None
+    ) -> None:
+        """``model``: a model folder, its config.json or a packaged shape to plan with, for want of the server's own."""
         super().__init__(home, environ)
+        self._model = model
         self._server = attached
         self.attached = attached.url
 
@@ -179,7 +186,19 @@ class AttachedSession(Session):
         """As of a server on this machine; of another machine's card nothing is known here."""
         if not self._server.here:
             raise CannotPlan("The server is on another machine, and a plan needs its card: run tuner plan there.")
-        return super().planning_inputs(recipe, given)
+        if given is None and self._model is None and not there(recipe.model_path):
+            raise ModelError(
+                f"The model folder {recipe.model_path or 'of the server'} is not here, and a plan needs its config: "
+                "attach with --model DIR, a config.json or a packaged shape."
+            )
+        return super().planning_inputs(recipe, given or Given(model=self._model))
+
+    def _held_gib(self, recipe: Recipe, gpu: GpuReading) -> float:
+        """What the server's processes hold of a card, where the driver and the process table tell."""
+        del recipe
+        running, _, _ = self._server.look()
+        told = holders(gpu.processes, running.handle)
+        return sum(process.memory_mib or 0 for process in gpu.processes if told[process.pid].ours) / 1024
 
     def run_round(self, recipe: Recipe, **_: Any) -> Round:
         """Never: raises ReadOnly."""

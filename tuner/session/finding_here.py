@@ -21,7 +21,7 @@ from tuner.modelfile import load_shape
 from tuner.place import expanded
 from tuner.planner.model import GIB
 from tuner.recipe.model import Recipe, RecipeError
-from tuner.server.cards import running_sglang
+from tuner.server.cards import Foreign, running_sglang
 from tuner.session.processes import recipe_of
 
 #: Seconds for all of it; a machine with local disks needs far less than one.
@@ -100,16 +100,19 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 def servers_here() -> list[FoundServer]:
     """The SGLang servers of this machine, with their flags where they may be read."""
-    return [_server(server.pid, server.port) for server in running_sglang()]
+    return [_server(server) for server in running_sglang()]
 
 
-def _server(pid: int, port: int) -> FoundServer:
+def _server(server: Foreign) -> FoundServer:
     try:
-        return FoundServer(pid=pid, port=port, recipe=recipe_of(pid).recipe)
+        return FoundServer(pid=server.pid, port=server.port, recipe=recipe_of(server.pid).recipe)
     except psutil.Error:
-        return FoundServer(pid=pid, port=port, problem="it belongs to another user")
+        problem = "It belongs to another user."
     except RecipeError as error:
-        return FoundServer(pid=pid, port=port, problem=str(error))
+        # What gave itself a title, such as a scheduler that outlived its server, has no flags left to read.
+        titled = server.command.startswith("sglang::")
+        problem = f"It is titled {server.command}: its flags cannot be read." if titled else str(error)
+    return FoundServer(pid=server.pid, port=server.port, problem=problem)
 
 
 class Finder:

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from fakeserver import Script, closed_port, serving
 
+from tuner.metrics.model import GpuProcess, GpuReading
+from tuner.modelcard import ModelError
 from tuner.paths import Home
 from tuner.planner.model import CannotPlan
 from tuner.recipe.model import Recipe
+from tuner.server.holders import Holder
 from tuner.session import attached as attaching
 from tuner.session.attached import AddressError, Attached, AttachedSession, ReadOnly
 
@@ -80,6 +83,43 @@ def test_a_server_elsewhere_has_no_plan_and_no_cards_here(tmp_path: Path, script
 )
 def test_which_addresses_are_this_machine(host: str, here: bool) -> None:
     assert Attached(f"{host}:30000", {}).here is here
+
+
+class OneCard:
+    """A driver with one card, of which a process holds a part."""
+
+    reason = ""
+
+    def read(self) -> list[GpuReading]:
+        held = GpuProcess(pid=4242, memory_mib=40 * 1024)
+        return [GpuReading(index=0, total_mib=49_140, used_mib=41_460, free_mib=7_680, processes=(held,))]
+
+    def driver_version(self) -> None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+
+def test_with_a_model_named_it_plans_though_the_servers_folder_is_not_here(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(flags={"model_path": "/models/not-here", "mem_fraction_static": 0.86})
+    monkeypatch.setattr("tuner.session.session.probe_for", lambda *_: OneCard())
+    for ours, free_gib in ((True, 47.5), (None, 7.5)):
+        monkeypatch.setattr(attaching, "holders", lambda found, _, ours=ours: {p.pid: Holder("", ours) for p in found})
+        session = AttachedSession(
+            Home.at(tmp_path), Attached(f"127.0.0.1:{port}", {}), {}, model="qwen3.8-27b-fp8-text"
+        )
+        inputs = session.planning_inputs(recipe)
+        session.close()
+        assert inputs.shape.name == "qwen3.8-27b-fp8-text"
+        # Less what a start itself takes before its weights; what the server holds of the card it gives back.
+        assert free_gib - 2 < inputs.free_before.gib < free_gib
+    session = AttachedSession(Home.at(tmp_path), Attached(f"127.0.0.1:{port}", {}), {})
+    with pytest.raises(ModelError, match="attach with --model"):
+        session.planning_inputs(recipe)
+    session.close()
 
 
 def test_its_end_is_told_and_its_flags_stay_known(session: AttachedSession, script: Script) -> None:

@@ -16,7 +16,8 @@ from tuner.paths import Home
 from tuner.recipe import load
 from tuner.recipe.model import Recipe
 from tuner.recipe.server_answer import from_process
-from tuner.session.finding_here import Finder, Found, FoundInterpreter, FoundModel, FoundServer, NotHere
+from tuner.server.cards import Foreign
+from tuner.session.finding_here import Finder, Found, FoundInterpreter, FoundModel, FoundServer, NotHere, servers_here
 from tuner.session.first_preset import keep_preset
 from tuner.session.first_recipe import first_recipe, options, preset_name
 
@@ -254,6 +255,14 @@ def test_the_key_of_a_running_server_does_not_reach_the_preset(tmp_path: Path) -
     words = ["/e/bin/python", "-m", "sglang.launch_server", "--model-path", "/m/x", "--api-key", "sk-very-secret-1234"]
     recipe = from_process(words, {}, "/e/bin/python").recipe
     assert "very-secret" not in keep_preset(Home.at(tmp_path), recipe).read_text()
+
+
+def test_what_only_has_the_title_of_sglang_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = Foreign(pid=os.getpid(), command="sglang::scheduler_TP0", port=30000, devices=None)
+    monkeypatch.setattr("tuner.session.finding_here.running_sglang", lambda: [left])
+    (server,) = servers_here()
+    assert server.recipe is None
+    assert server.problem == "It is titled sglang::scheduler_TP0: its flags cannot be read."
 
 
 def test_the_shape_of_the_tests_own_model_is_read(tmp_path: Path) -> None:
