@@ -63,8 +63,10 @@ async def test_proposals_follow_the_findings_best_first_with_what_they_gain(
         await until(pilot, lambda: "+100,000 KV" in screen_text(app))
         lines = screen_text(app).splitlines()
         heading = next(i for i, line in enumerate(lines) if "Seen at work" in line)
-        assert lines[heading + 1].split()[0] == "1" and "ratio 0.9 to 0.3" in lines[heading + 1]
-        assert lines[heading + 2].split()[0] == "2"
+        listed = [line[:50] for line in lines[heading:]]
+        first = next(i for i, line in enumerate(listed) if line.split()[:1] == ["1"])
+        assert "Move memory from states to KV" in listed[first]
+        assert next(i for i, line in enumerate(listed) if line.split()[:1] == ["2"]) > first
         assert all(len(line) <= size[0] for line in lines)
 
 
@@ -107,7 +109,7 @@ async def test_the_outlook_tells_what_it_stands_on_and_what_no_flag_mends(advise
         await until(pilot, lambda: "2 proposals after r1, best first" in screen_text(app))
         text = screen_text(app)
         assert "Derived, not stated: 2,760 looks." in text and "physics, no flag mends it" in text
-        assert "a Apply" not in text
+        await until(pilot, lambda: "a Apply" not in screen_text(app))
 
 
 async def test_good_enough_is_said_and_nothing_is_proposed(advised: FakeSession, opened: Opened) -> None:

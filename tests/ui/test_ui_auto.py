@@ -1,16 +1,17 @@
-"""Auto in the app: asked by four fields, shown round by round, taken over by a key."""
+"""Auto in the app: asked by five fields, shown round by round, taken over by a key."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from textual.widgets import Input
-from uifakes import FakeSession
+from uifakes import DEMO, FakeSession
 from uiscreen import Opened, screen_text, told, until
 
-from tuner.recipe.model import Recipe
+from tuner.recipe.model import Recipe, TunerSettings
 from tuner.session.auto.model import AutoOutcome, Ended, Goal
 from tuner.session.events import AutoEnded, AutoNews, Event
 from tuner.ui.screens.auto import AutoScreen, NeedScreen, read_goal
@@ -73,6 +74,22 @@ async def test_a_need_is_asked_and_its_rounds_are_shown_to_the_end(session: Auto
         await until(pilot, lambda: not isinstance(app.screen, AutoScreen))
 
 
+async def test_the_dialog_begins_with_the_need_that_the_recipe_states(session: AutoSession, opened: Opened) -> None:
+    stated = TunerSettings(
+        model_shape="qwen3.8-27b-fp8-text", need_input_tokens=100_000, need_agents=2, need_warm_prefixes=4,
+        headroom_gib=3.5,
+    )  # fmt: skip
+    async with opened(size=(80, 24), recipe=msgspec.structs.replace(DEMO, tuner=stated)) as (app, pilot):
+        await pilot.press("A")
+        await until(pilot, lambda: isinstance(app.screen, NeedScreen))
+        typed = [field.value for field in app.screen.query(Input)]
+        assert typed == ["100K", "2", "4", "64", "3.5"]
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, AutoScreen) and app.auto is not None and app.auto.ended)
+        need = session.goals[0].need
+        assert (need.input_tokens, need.agents, need.warm_prefixes, need.headroom_gib) == (100_000, 2, 4, 3.5)
+
+
 async def test_a_need_without_sense_stays_in_the_dialog_with_one_sentence(opened: Opened) -> None:
     async with opened() as (app, pilot):
         await pilot.press("A")
@@ -118,8 +135,9 @@ async def test_what_cannot_be_is_said(session: AutoSession, opened: Opened) -> N
         (("x", "3", "64", "2"), "x"),
         (("90K", "0", "64", "2"), "The number of agents is 0"),
         (("0", "1", "64", "2"), "at least one token"),
+        (("90K", "1", "64", "2", "-1"), "conversations kept warm is -1"),
     ],
 )
-def test_wrong_fields_are_told(typed: tuple[str, str, str, str], sentence: str) -> None:
+def test_wrong_fields_are_told(typed: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         read_goal(*typed)

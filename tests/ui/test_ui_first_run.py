@@ -17,7 +17,7 @@ from tuner.metrics.model import GpuReading
 from tuner.recipe.model import Recipe
 from tuner.session.finding_here import Found, FoundInterpreter, FoundModel, FoundServer, NotHere
 from tuner.ui.app import TunerApp
-from tuner.ui.screens.first_run import FirstRunScreen
+from tuner.ui.screens.first_run import FirstRunScreen, _found_text
 from tuner.ui.widgets.choice import Choice
 
 Begun = Callable[..., AbstractAsyncContextManager[tuple[TunerApp, Pilot[None]]]]
@@ -109,6 +109,25 @@ async def test_the_flags_of_a_running_server_are_taken_whole(begun: Begun) -> No
         await on_the_bench(app, pilot, str(FLAGS["model_path"]))
         assert app.bench.draft.flags["mem_fraction_static"] == 0.77
         await until(pilot, lambda: "process 7" in told(app))
+
+
+async def test_a_server_whose_flags_cannot_be_read_is_no_good_news_and_the_whole_reason_is_told(begun: Begun) -> None:
+    why = "It is titled sglang::scheduler_TP0 with a long name behind it: its flags cannot be read."
+    servers = tuple(FoundServer(pid=pid, port=30000, problem=why) for pid in (1234567, 8, 9))
+    async with begun(found(servers=servers)) as (app, pilot):
+        await until(pilot, lambda: "! Server  process 1234567 of SGLang, flags unknown" in screen_text(app))
+        text = " ".join(screen_text(app).replace("│", " ").split())
+        assert "and 2 more" in text
+        assert why in text
+        assert "✓ Server" not in text
+
+
+async def test_of_two_servers_the_one_whose_flags_can_be_taken_is_told_first(begun: Begun) -> None:
+    readable = FoundServer(pid=7, port=31000, recipe=Recipe(flags=FLAGS, python="/opt/sglang/bin/python"))
+    servers = (FoundServer(pid=8, port=30000, problem="It belongs to another user."), readable)
+    async with begun(found(servers=servers)) as (app, pilot):
+        await on_the_bench(app, pilot, str(FLAGS["model_path"]))
+    assert "✓ Server  on port 31000, process 7 and 1 more" in _found_text(found(servers=servers)).plain
 
 
 async def test_of_several_models_one_is_chosen_by_keys_alone(begun: Begun) -> None:

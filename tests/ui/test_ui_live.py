@@ -91,6 +91,29 @@ async def test_one_measure_fills_the_screen_and_another_follows(session: FakeSes
         await until(pilot, lambda: isinstance(app.screen, LiveScreen))
 
 
+async def test_how_busy_and_how_full_the_cards_are_is_measured_over_time_too(
+    session: FakeSession, opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(session)
+    look, answered = session.look, session.readings
+    cards = tuple(GpuReading(index=at, total_mib=1000, used_mib=250 * at, utilisation=30 * at) for at in range(4))
+
+    def looked(**kw: bool) -> object:
+        session.readings = msgspec.structs.replace(answered, at=time.time())
+        return msgspec.structs.replace(look(**kw), gpus=cards)
+
+    monkeypatch.setattr(session, "look", looked)
+    async with opened(size=(200, 50)) as (app, pilot):
+        await pilot.press("7")
+        await until(pilot, lambda: "GPU busy 90 %" in screen_text(app) and "VRAM in use 75 %" in screen_text(app))
+        await pilot.press("c")
+        await until(pilot, lambda: isinstance(app.screen, LargeChartScreen))
+        await pilot.press("left")
+        await until(pilot, lambda: "VRAM in use, %" in screen_text(app))
+        await pilot.press("left")
+        await until(pilot, lambda: "GPU busy, %" in screen_text(app))
+
+
 async def test_plotext_is_not_loaded_by_the_live_screen(session: FakeSession, opened: Opened) -> None:
     import subprocess
     import sys
@@ -146,6 +169,8 @@ async def test_a_server_that_is_only_looked_at_is_not_touched_and_a_sentence_say
     )
     async with opened() as (app, pilot):
         await until(pilot, lambda: "attached to http://gpu-box:30000, read-only" in screen_text(app))
+        for words in ("R Restart", "v Verify", "s Stop", "A Auto"):
+            assert words not in screen_text(app)
         await pilot.press(key)
         await until(pilot, lambda: "read-only: start, check and stop it where it runs." in told(app))
         assert not isinstance(app.screen, WorkingScreen)
@@ -173,7 +198,7 @@ def test_of_several_cards_the_fullest_is_on_the_strip(session: FakeSession) -> N
     serve(session)
     cards = [GpuReading(index=i, total_mib=10_240, used_mib=used) for i, used in enumerate((1024, 9216, 2048))]
     look = msgspec.structs.replace(session.look(), gpus=tuple(cards))
-    assert figures(look)[0].words == "9.0 of 10.0 GiB 90 % GPU 1"
+    assert figures(look)[0].words == "GPU 1 9.0/10.0 GiB 90 %"
     elsewhere = msgspec.structs.replace(look, gpus=(), url="http://x:1")
     assert figures(elsewhere)[0].title == "KV"
 
@@ -183,7 +208,7 @@ def test_a_value_of_the_last_batch_is_marked(session: FakeSession) -> None:
     session.readings = reading(1.0, running=0, queued=0, stale=("slots_used", "slots_evictable"))
     slots = next(figure for figure in figures(session.look()) if figure.title == "Slots")
     assert slots.words.startswith("≈12 of 81")
-    assert any("as of the last batch" in words for _, words, _ in facts(session.look()))
+    assert any("as of the last batch" in words for _, words, _ in facts(session.look(), {}, 90))
 
 
 def test_the_strip_says_what_binds_where_nothing_is_missing(session: FakeSession) -> None:
@@ -201,7 +226,8 @@ def test_a_card_tells_what_holds_it_back_its_parts_and_its_processes(session: Fa
         processes=(GpuProcess(pid=9, memory_mib=1024, name="模型"), GpuProcess(pid=10)),
     )  # fmt: skip
     lines = [
-        f"{name} {words}".strip() for name, words, _ in facts(msgspec.structs.replace(session.look(), gpus=(card,)))
+        f"{name} {words}".strip()
+        for name, words, _ in facts(msgspec.structs.replace(session.look(), gpus=(card,)), {}, 90)
     ]
     assert lines[2] == "GPU 0 NVIDIA H200"
     assert lines[3] == "2.00 GiB of 140.40 GiB · 690 of 700 W · held back: power limit"

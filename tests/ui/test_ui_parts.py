@@ -314,7 +314,8 @@ def _drawn(findings: tuple[Finding, ...], wide: int, high: int) -> list[str]:
 
 def test_what_will_fail_keeps_its_remedy_where_there_is_no_room_for_all() -> None:
     assert _drawn((*_OTHERS, _FATAL), 40, 4) == [
-        "✗ SGLang would refuse this start. Raise mem_fraction_static above 0.588.",
+        "✗ SGLang would refuse this start. Raise",
+        "  mem_fraction_static above 0.588.",
         "! 1 个警告：显存很少。",
         "  i shows 2 more",
     ]
@@ -326,7 +327,8 @@ def test_what_will_fail_keeps_its_remedy_where_there_is_no_room_for_all() -> Non
 
 def test_as_many_remedies_are_told_as_there_is_room_for_the_worst_finding_first() -> None:
     assert _drawn(_OTHERS, 40, 4) == [
-        "! 1 个警告：显存很少。 Lower knob 1 a little.",
+        "! 1 个警告：显存很少。 Lower knob 1 a",
+        "  little.",
         "! 2 个警告：显存很少。",
         "! 3 个警告：显存很少。",
     ]

@@ -70,10 +70,10 @@ def test_in_tmux_the_ratio_is_dragged_with_the_mouse_and_the_pane_can_shrink(pan
     pane.mouse(0, x, y)
     for step in range(1, 9):
         pane.mouse(32, x - step, y)
-    pane.until(lambda shown: "Changes: ratio 0.9→" in shown and shown.splitlines()[y].find("●") == x - 8)
+    pane.until(lambda shown: "R starts: ratio 0.9→" in shown and shown.splitlines()[y].find("●") == x - 8)
     pane.mouse(0, x - 8, y, down=False)
     pane.run("resize-window", "-x", "80", "-y", "24")
-    words = ("KV tokens", "headroom", "R Restart", "Changes: ratio", " ^p ")
+    words = ("KV tokens", "headroom", "R Restart", "R starts: ratio", " ^p ")
     pane.until(lambda shown: len(shown.splitlines()) == 24 and all(word in shown for word in words))
     pane.run("send-keys", "q")
     end = time.monotonic() + LIMIT_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -22,14 +21,16 @@ from textual.screen import Screen
 
 from tuner.paths import HomeError
 from tuner.planner.model import PlanInputs
-from tuner.recipe.model import Recipe
+from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round
 from tuner.session.events import RoundClosed, RoundOpened
 from tuner.ui.ascii import AsciiFilter
 from tuner.ui.auto_view import AutoView
 from tuner.ui.bench import Bench, flag_changes
-from tuner.ui.commands import commands
+from tuner.ui.commands import ON_THE_SERVER, commands
+from tuner.ui.copying import Copies
+from tuner.ui.garbage import collect, due, in_turns, only_in_turns
 from tuner.ui.keys import named_keys
 from tuner.ui.messages import Happened, InputsArrived, LookArrived, LookFailed, WorkEnded
 from tuner.ui.modes import MODES
@@ -55,7 +56,9 @@ if TYPE_CHECKING:
     from tuner.session.watching import Look
 
 #: Seconds after which a screen has been drawn for the first time.
-_OPENED_S = 1.5
+_OPENED_S = 0.5
+#: Seconds between two looks at whether there is much garbage.
+_COLLECT_S = 0.5
 #: Seconds without a look from which on what is shown counts as old; a look takes 1.5 s at the most.
 LATE_S = 2.5
 
@@ -88,16 +91,19 @@ class TunerApp(RestylingApp):
         Binding("5", "go('doctor')", "Doctor", show=False, id="go.doctor", tooltip="What was found, and what to do"),
         Binding("6", "go('presets')", "Presets", show=False, id="go.presets", tooltip="Recipes to start from"),
         Binding("7", "go('live')", "Live", show=False, id="go.live", tooltip="Every reading, what binds now, charts"),
-        Binding("R,ctrl+r", "restart", "Restart", id="restart",
+        Binding("R,r,ctrl+r", "restart", "Restart", id="restart",
                 tooltip="Start the server with the flags on the Tune screen, after a question"),
         Binding("v", "verify", "Verify", show=False, id="verify", tooltip="Run the checks on the running server again"),
         Binding("s", "stop", "Stop", show=False, id="stop", tooltip="Stop the running server, after a question"),
         Binding("n", "note", "Note", id="note", tooltip="Write the note of the round chosen (else of the newest)"),
-        Binding("e", "export", "Export", id="export", tooltip="Write the round chosen (else the newest) to a file"),
+        Binding("e", "export", "Export", id="export",
+                tooltip="Write the round to a file: systemd, start script, recipe"),
         Binding("k", "judge('keep')", "Keep", show=False, id="keep", tooltip="Mark the round as one to keep"),
         Binding("x", "judge('reject')", "Reject", show=False, id="reject", tooltip="Mark the round as rejected"),
         Binding("p", "progress", "Progress", show=False, id="progress",
                 tooltip="Show the work under way, or how the last one ended"),
+        Binding("y", "copy", "Copy", show=False, id="copy",
+                tooltip="Copy the finding, lines of the log, the launch command of the round, else the address"),
         Binding("f3", "find", "Find", show=False, id="find",
                 tooltip="Look around for SGLang, models, cards and servers, and begin with what is found"),
         Binding("T", "shade", "Light or dark", show=False, id="shade", tooltip="Light colours or dark ones"),
@@ -146,8 +152,8 @@ class TunerApp(RestylingApp):
         self._seen: object = None
         self._ascii = False
         self._told_to_go: Handlers | None = None
-        #: Screens whose objects are kept out of collections.
-        self._frozen: set[str] = set()
+        #: Screens, and in which theme, whose objects are kept out of collections.
+        self._kept: set[tuple[str, str]] = set()
         #: What charts show, and when the last look came.
         self.trend = Trend()
         self._looked_at_s = time.monotonic()
@@ -205,6 +211,8 @@ class TunerApp(RestylingApp):
         self.runner.watch()
         self._keep_out_of_collections()
         self.set_interval(1.0, self._mark_late)
+        self.set_interval(_COLLECT_S, self._collect)
+        self.theme_changed_signal.subscribe(self, lambda _: self._keep_out_of_collections())
         if self.settings_problem:
             self.say(self.settings_problem, severity="warning")
         if self._first:
@@ -221,10 +229,23 @@ class TunerApp(RestylingApp):
             self.call_from_thread(self.say, str(error), severity="warning")
 
     def _keep_out_of_collections(self) -> None:
-        """Modules and screens live as long as the app: looking through them for garbage holds it up 0.1 s a time."""
-        if self.current_mode not in self._frozen:
-            self._frozen.add(self.current_mode)
-            self.set_timer(_OPENED_S, gc.freeze)
+        """Screens live as long as the app: looking through them for garbage holds it up 0.1 s a time."""
+        opened = self.current_mode, self.theme
+        if in_turns() and opened not in self._kept:
+            self._kept.add(opened)
+            self.set_timer(_OPENED_S, self._keep)
+
+    def _keep(self) -> None:
+        # Not what is about to go: a dialog, or everything at the end.
+        if self.screen_stack:
+            self._collect_when_quiet(keep=not self.screen.is_modal)
+
+    def _collect(self) -> None:
+        if due():
+            self._collect_when_quiet(keep=False)
+
+    def _collect_when_quiet(self, *, keep: bool) -> None:
+        self.run_worker(collect(keep=keep), group="garbage")
 
     def on_unmount(self) -> None:
         """Lets the threads go; the server stays up."""
@@ -274,7 +295,7 @@ class TunerApp(RestylingApp):
         self._looked_at_s = time.monotonic()
         self.late_s = 0
         if look.running is not None and look.readings is not None:
-            self.trend.take(look.readings, look.running.handle.round_name or "server")
+            self.trend.take(look.readings, look.running.handle.round_name or "server", look.gpus)
 
     def _mark_late(self) -> None:
         """Says since when there is no news at all: a look that hangs must not pass for a quiet server."""
@@ -403,9 +424,9 @@ class TunerApp(RestylingApp):
         """Edits the note of the round meant."""
         self.ask(partial(edit_note, self))
 
-    def action_export(self) -> None:
+    def action_export(self, fmt: str = "toml") -> None:
         """Writes the round meant to a file."""
-        self.ask(partial(export_round, self))
+        self.ask(partial(export_round, self, fmt))
 
     def action_judge(self, verdict: Verdict) -> None:
         """Marks the round meant; the same key again takes the mark away."""
@@ -421,6 +442,22 @@ class TunerApp(RestylingApp):
         if self.look is not None and self.look.running is not None:
             return self.running_name, None, self.look.running.handle.log_path
         return "", None, ""
+
+    def action_copy(self) -> None:
+        """What is under the eye, to the clipboard of the terminal."""
+        screen = self.screen
+        if not isinstance(screen, Copies):
+            return
+        try:
+            copied = screen.to_copy()
+        except RecipeError as error:
+            self.say(str(error), severity="error")
+            return
+        if not copied.text:
+            self.say(copied.what, severity="warning")
+            return
+        self.copy_to_clipboard(copied.text)
+        self.say(f"Copied {copied.what}. If it does not paste, allow OSC 52 (clipboard) in the terminal.")
 
     # getting around
 
@@ -466,7 +503,11 @@ class TunerApp(RestylingApp):
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Every key of the screen and of the app is a command."""
-        yield from commands(self, screen)
+        yield from commands(self, screen, without=ON_THE_SERVER if self.session.attached else ())
+        if not screen.is_modal:
+            for name, fmt in (("systemd service", "systemd"), ("start script", "sh")):
+                about = f"Write the round as a {name} · key e"
+                yield SystemCommand(f"Export a {name}", about, partial(self.action_export, fmt))
         if screen.is_modal:
             # There the app's own keys do not work.
             yield SystemCommand("Guide", "The page of the guide on this screen", self.action_guide)
@@ -479,6 +520,7 @@ class TunerApp(RestylingApp):
 def run_app(session: Session, recipe: Recipe, *, demo: bool, first: bool = False) -> int:
     """Opens the app and returns the exit status; says what still runs when it is left."""
     app = TunerApp(session, recipe, demo=demo, first=first)
+    only_in_turns()
     app.run()
     if app.return_code or app.unseen:
         return app.return_code or 1

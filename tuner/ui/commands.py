@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any
 
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
+#: Actions on the server, which one that is only looked at does not take: its screens do not offer them, and the keys
+#: say why.
+ON_THE_SERVER = frozenset({"restart", "verify", "stop", "auto"})
 
-def commands(app: App[Any], screen: Screen[Any]) -> Iterator[SystemCommand]:
-    """The keys that work now; those that move inside a widget are no commands."""
-    seen: set[str] = set()
+
+def commands(app: App[Any], screen: Screen[Any], without: Collection[str] = ()) -> Iterator[SystemCommand]:
+    """The keys that work now but for the actions ``without``; those that move inside a widget are no commands."""
+    seen = set(without)
     for active in screen.active_bindings.values():
         binding = active.binding
         # A screen shows some keys of the app beside its own.

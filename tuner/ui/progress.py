@@ -117,6 +117,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         return True
 
     @property
+    def lost(self) -> bool:
+        """Whether a start ended without a server that could stay up, or was not begun."""
+        round_ = self.round if self.ended and self.work is Work.ROUND else None
+        return round_ is not None and round_.state in (RoundState.FAILED, RoundState.REFUSED)
+
+    @property
     def total_before_s(self) -> float | None:
         """How long the whole took before, seconds: its phases and checks; None when it was never timed.
 

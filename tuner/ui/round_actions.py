@@ -10,8 +10,12 @@ from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round
 
 if TYPE_CHECKING:
+    from tuner.recipe.model import Recipe
     from tuner.ui.app import TunerApp
+    from tuner.ui.screens.export import Written
 
+#: Seconds that the path of a written file and what to do with it stay on the screen.
+_READ_S = 12.0
 Verdict = Literal["keep", "reject"]
 
 
@@ -27,17 +31,31 @@ async def edit_note(app: TunerApp) -> None:
         app.say(f"Note on {round_.name} saved.")
 
 
-async def export_round(app: TunerApp) -> None:
-    """Writes the round meant to a file."""
+async def export_round(app: TunerApp, fmt: str = "toml") -> None:
+    """Writes the round meant to a file, as ``fmt`` unless another format is chosen."""
     from tuner.ui.screens.export import ExportScreen  # as above
 
     round_ = await _meant(app)
     if round_ is None:
         return
-    written = await app.push_screen_wait(ExportScreen(round_.name, partial(app.session.export, round_.number)))
+    screen = ExportScreen(round_.name, partial(app.session.export, round_.number), fmt=fmt)
+    _say_written(app, round_.name, await app.push_screen_wait(screen), simulated=round_.simulated)
+
+
+async def export_preset(app: TunerApp, name: str, recipe: Recipe) -> None:
+    """Writes a preset to a file."""
+    from tuner.session.export import export_recipe
+    from tuner.ui.screens.export import ExportScreen
+
+    screen = ExportScreen(name, partial(export_recipe, recipe), preset=True)
+    _say_written(app, name, await app.push_screen_wait(screen), simulated=recipe.simulated)
+
+
+def _say_written(app: TunerApp, name: str, written: Written | None, *, simulated: bool) -> None:
+    """Where it went and how it is put to use, for long enough to copy it."""
     if written is not None:
-        mark = " It is marked as simulated." if round_.simulated else ""
-        app.say(f"{round_.name} is written to {written.path}.{mark}")
+        mark = " It is marked as simulated." if simulated else ""
+        app.notify(f"{name} is written to {written.path}.{mark} {written.next}".rstrip(), markup=False, timeout=_READ_S)
 
 
 async def mark_round(app: TunerApp, verdict: Verdict) -> None:

@@ -16,6 +16,7 @@ from tuner.rounds.summary import RoundSummary
 from tuner.rounds.values import seconds_text
 from tuner.text import clip, plain, width
 from tuner.ui.widgets.findings_list import findings_text
+from tuner.ui.widgets.set_in import set_in
 from tuner.ui.wording import (
     NONE,
     STATE_WORDS,
@@ -31,19 +32,31 @@ from tuner.ui.wording import (
 from tuner.units import format_seconds
 
 _LABEL = "$foreground 60%"
+_LABEL_CELLS = 13
+_ENDED_EARLY = (RoundState.FAILED, RoundState.REFUSED)
 _VERDICT_STYLES = {Verdict.PASS: "$success", Verdict.FAIL: "bold $error", Verdict.CANNOT_TELL: "bold $warning"}
 
 
-def round_text(round_: Round, cells: int, *, full: bool = False) -> Content:
-    """State, pools planned and actual, checks, times, note; with ``full`` also flags, phases, evidence, answers."""
-    parts = [_title(round_), *_reason(round_), *_pools(round_), *_checks(round_, cells, full=full), *_latency(round_)]
-    parts += _measured(round_, full=full)
+def round_text(round_: Round, cells: int, *, full: bool = False, good: str = "") -> Content:
+    """State, pools planned and actual, checks, times, note; with ``full`` also flags, phases, evidence, answers.
+
+    Of a round that ended early first what was found, as why it did is what one looks for, and behind that the round to
+    go back to: ``good``, the last good one.
+    """
+    found = [findings_text(round_.findings, cells, evidence=full)] if round_.findings else []
+    early = round_.state in _ENDED_EARLY
+    parts = [_title(round_), *_reason(round_)]
+    if early:
+        parts += found
+        back = f"{good} is the last good round: on it, u takes its flags to Tune."
+        parts += [Content.assemble((back, "$primary"))] if good else []
+    parts += [*_pools(round_, cells), *_checks(round_, cells, full=full), *_latency(round_, cells)]
+    parts += _measured(round_, cells, full=full)
     if round_.note:
-        parts.append(_pair("Note", plain(round_.note)))
-    if round_.findings:
-        parts.append(findings_text(round_.findings, evidence=full))
+        parts.append(_pair("Note", plain(round_.note), cells=cells))
+    parts += [] if early else found
     if full:
-        parts += _phases(round_) + _flags(round_, cells) + _origin(round_)
+        parts += _phases(round_, cells) + _flags(round_, cells) + _origin(round_, cells)
     return Content("\n").join(parts)
 
 
@@ -56,11 +69,11 @@ def ending_text(round_: Round, cells: int) -> Content:
         words += [f"{slots:,} state slots"] if slots else []
         words += [f"{requests:,} requests"] if requests is not None else []
         lines.append(Content.assemble((clip(" · ".join(words), cells), "bold")))
-    lines += _latency(round_)
+    lines += _latency(round_, cells)
     if _missed(round_.checks):
-        lines.append(missed_text(round_.checks))
+        lines.append(missed_text(round_.checks, cells))
     if round_.findings:
-        lines.append(findings_text(round_.findings, evidence=round_.state in (RoundState.FAILED, RoundState.REFUSED)))
+        lines.append(findings_text(round_.findings, cells, evidence=round_.state in _ENDED_EARLY))
     return Content("\n").join(lines)
 
 
@@ -99,11 +112,16 @@ def _reason(round_: Round) -> list[Content]:
     return []
 
 
-def missed_text(results: Sequence[CheckResult]) -> Content:
+def missed_text(results: Sequence[CheckResult], cells: int) -> Content:
     """The checks that did not pass, each with its whole reason."""
     return Content("\n").join(
-        Content.assemble(
-            (f"{VERDICT_MARKS[r.verdict]} {r.name}: ", _VERDICT_STYLES[r.verdict]), plain(r.reason).replace("\n", " ")
+        set_in(
+            Content.assemble(
+                (f"{VERDICT_MARKS[r.verdict]} {r.name}: ", _VERDICT_STYLES[r.verdict]),
+                plain(r.reason).replace("\n", " "),
+            ),
+            cells,
+            2,
         )
         for r in _missed(results)
     )
@@ -113,7 +131,7 @@ def _missed(results: Sequence[CheckResult]) -> list[CheckResult]:
     return [r for r in results if r.verdict is not Verdict.PASS]
 
 
-def _pools(round_: Round) -> list[Content]:
+def _pools(round_: Round, cells: int) -> list[Content]:
     plan, boot = round_.plan, round_.boot
     if plan is None and boot is None:
         return []
@@ -130,11 +148,11 @@ def _pools(round_: Round) -> list[Content]:
         if actual:
             error = signed(got, planned)
             note = f"planned {tokens(planned)}" + (f", {error} off" if error not in ("", "=") else ", as planned")
-            lines.append(_pair(label, f"{tokens(got):>9}  ", note if planned is not None else ""))
+            lines.append(_pair(label, f"{tokens(got):>9}  ", note if planned is not None else "", cells=cells))
         else:
-            lines.append(_pair(label, f"{tokens(planned):>9}  ", "planned"))
+            lines.append(_pair(label, f"{tokens(planned):>9}  ", "planned", cells=cells))
     if round_.accuracy is not None:
-        lines.append(_pair("Plan error", accuracy_text(round_.accuracy)))
+        lines.append(_pair("Plan error", accuracy_text(round_.accuracy), cells=cells))
     return lines
 
 
@@ -156,7 +174,7 @@ def _checks(round_: Round, cells: int, *, full: bool) -> list[Content]:
     return lines
 
 
-def _latency(round_: Round) -> list[Content]:
+def _latency(round_: Round, cells: int) -> list[Content]:
     words = []
     if round_.ready_seconds is not None:
         words.append(f"ready in {format_seconds(round_.ready_seconds)}")
@@ -165,10 +183,10 @@ def _latency(round_: Round) -> list[Content]:
             words.append(f"TTFT {spread(round_.readings.ttft_s, milliseconds=False)} p50/p95")
         if round_.readings.itl_s is not None:
             words.append(f"ITL {spread(round_.readings.itl_s, milliseconds=True)} p50/p95")
-    return [_pair("Times", " · ".join(words))] if words else []
+    return [_pair("Times", " · ".join(words), cells=cells)] if words else []
 
 
-def _measured(round_: Round, *, full: bool) -> list[Content]:
+def _measured(round_: Round, cells: int, *, full: bool) -> list[Content]:
     """Loads that were put on it, the newest one in a line or all of them in full; and one request alone."""
     if not full:
         if not round_.measurements:
@@ -178,7 +196,7 @@ def _measured(round_: Round, *, full: bool) -> list[Content]:
         told = [f"{label} {seconds_text(stat.p50)}" for label, stat in times if stat is not None]
         if newest.output_tokens_per_s:
             told.append(f"{rates_text(newest.output_tokens_per_s)} tokens/s")
-        return [_pair("Load", f"{plain(load_text(newest.load))}: {' · '.join(told) or 'no answer came'}")]
+        return [_pair("Load", f"{plain(load_text(newest.load))}: {' · '.join(told) or 'no answer came'}", cells=cells)]
     texts = [measurement_text(measured) for measured in round_.measurements]
     if round_.physics is not None:
         texts.append(physics_text(round_.physics))
@@ -187,11 +205,11 @@ def _measured(round_: Round, *, full: bool) -> list[Content]:
     return [Content(""), Content.assemble(("Measured", "bold")), *(Content(text) for text in texts)]
 
 
-def _phases(round_: Round) -> list[Content]:
+def _phases(round_: Round, cells: int) -> list[Content]:
     if not round_.phase_seconds:
         return []
     steps = " · ".join(f"{name} {took(seconds)}" for name, seconds in round_.phase_seconds.items())
-    return [Content(""), _pair("Phases", steps)]
+    return [Content(""), _pair("Phases", steps, cells=cells)]
 
 
 def _flags(round_: Round, cells: int) -> list[Content]:
@@ -210,16 +228,14 @@ def _flags(round_: Round, cells: int) -> list[Content]:
     return lines
 
 
-def _origin(round_: Round) -> list[Content]:
-    version = round_.sglang_version or NONE
-    lines = [
-        Content(""),
-        _pair("SGLang", f"{version} on {round_.gpu_name or 'a GPU not told'}, driver {round_.driver_version or NONE}"),
-    ]
+def _origin(round_: Round, cells: int) -> list[Content]:
+    version, card = round_.sglang_version or NONE, round_.gpu_name or "a GPU not told"
+    words = f"{version} on {card}, driver {round_.driver_version or NONE}"
+    lines = [Content(""), _pair("SGLang", words, cells=cells)]
     if round_.log_path:
-        lines.append(_pair("Log", plain(round_.log_path)))
+        lines.append(_pair("Log", plain(round_.log_path), cells=cells))
     return lines
 
 
-def _pair(label: str, text: str, note: str = "") -> Content:
-    return Content.assemble((f"{label:<13}", _LABEL), text, (note, _LABEL))
+def _pair(label: str, text: str, note: str = "", *, cells: int) -> Content:
+    return set_in(Content.assemble((f"{label:<{_LABEL_CELLS}}", _LABEL), text, (note, _LABEL)), cells, _LABEL_CELLS)

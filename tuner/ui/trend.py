@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tuner.metrics.model import Readings
+from tuner.metrics.model import GpuReading, Readings
 from tuner.rounds.samples import Moment, thinned
 
 #: Seconds of the fine part, at one look a second, and of the coarse part with the time between its moments.
@@ -54,9 +54,9 @@ class Trend:
         self._group: list[Moment] = []
         self._group_name = ""
 
-    def take(self, readings: Readings, name: str) -> None:
-        """One look at the server called ``name``."""
-        moment = Moment.of(readings)
+    def take(self, readings: Readings, name: str, gpus: Sequence[GpuReading] = ()) -> None:
+        """One look at the server called ``name`` and at its cards."""
+        moment = Moment.of(readings, gpus)
         if self._fine and moment.at <= self._fine[-1].moment.at:
             if moment.at > self._fine[-1].moment.at - GAP_S:
                 return
@@ -167,4 +167,9 @@ CURVES: tuple[Curve, ...] = (
     Curve("Prefill", lambda m: m.prefill_tokens_per_s, None, _speed, "tokens/s"),
     Curve("TTFT p95", lambda m: m.ttft_s.p95 if m.ttft_s else None, None, _seconds, "s"),
     Curve("ITL p95", lambda m: m.itl_s.p95 if m.itl_s else None, None, lambda v: f"{1000 * v:.0f} ms", "ms", 1000.0),
+)
+#: What is only known since the app opened, and told where there is room.
+CARD_CURVES: tuple[Curve, ...] = (
+    Curve("GPU busy", lambda m: _share(m.gpu_busy, 100), 1.0, _percent, "%", 100.0),
+    Curve("VRAM in use", lambda m: m.vram_share, 1.0, _percent, "%", 100.0),
 )

@@ -90,10 +90,10 @@ def changes_line(changes: tuple[FlagChange, ...]) -> str:
 
 
 def signed(new: float | None, old: float | None, digits: int = 0) -> str:
-    """A change with its sign, "=" for none, "" when there is nothing to compare."""
+    """A change of what is shown, with its sign, "=" for none, "" when there is nothing to compare."""
     if new is None or old is None:
         return ""
-    difference = round(new - old, digits)
+    difference = round(round(new, digits) - round(old, digits), digits)
     if difference == 0:
         return "="
     return f"{difference:+,.{digits}f}".replace("-", "−")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from textual.content import Content
 
-from tuner.planner.model import HEADROOM_GIB
 from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
@@ -75,7 +74,8 @@ class Workflow:
 
     async def auto(self) -> None:
         """Asks for the need and begins; while it is under way, shows it."""
-        from tuner.ui.screens.auto import AutoScreen, NeedScreen  # not opened, it costs nothing at the first paint
+        from tuner.session.needs import Stated  # not asked for, it costs nothing at the first paint
+        from tuner.ui.screens.auto import AutoScreen, NeedScreen
 
         app = self._app
         if app.auto is not None and not app.auto.ended:
@@ -84,15 +84,11 @@ class Workflow:
         if not self._may_start():
             return
         recipe = app.bench.draft
-        agents = recipe.flags.get("max_running_requests")
-        line = recipe.tuner.headroom_gib
-        goal = await app.push_screen_wait(
-            NeedScreen(
-                agents=agents if isinstance(agents, int) else 1,
-                headroom_gib=line if line is not None else HEADROOM_GIB,
-                running=app.running_name,
-            )
-        )
+        asked = recipe.flags.get("max_running_requests")
+        stated = Stated(headroom_gib=recipe.tuner.headroom_gib).over(recipe.tuner)
+        if stated.agents is None and isinstance(asked, int):
+            stated = msgspec.structs.replace(stated, agents=asked)
+        goal = await app.push_screen_wait(NeedScreen(stated, running=app.running_name))
         if goal is None:
             return
         if not app.runner.start_auto(recipe, goal):

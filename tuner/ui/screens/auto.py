@@ -14,8 +14,10 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Button, Footer, Input, Label, Static
 
+from tuner.planner.model import HEADROOM_GIB
 from tuner.planner.need import Need
 from tuner.session.auto.model import Ended, Goal
+from tuner.session.needs import Stated
 from tuner.text import plain
 from tuner.ui.auto_view import AutoRow, AutoView
 from tuner.ui.widgets.key_button import KeyButton
@@ -24,7 +26,8 @@ from tuner.units import format_gib, parse_gib, parse_tokens
 if TYPE_CHECKING:
     from tuner.ui.app import TunerApp
 
-_ANSWER = 64
+#: Where the recipe says nothing.
+_INPUT, _ANSWER = 90_000, 64
 _SIGNS = {
     "True": ("✓", "$success"),
     "False": ("✗", "bold $warning"),
@@ -39,20 +42,23 @@ class NeedScreen(ModalScreen[Goal | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Cancel", tooltip="Change nothing")]
 
-    def __init__(self, *, agents: int, headroom_gib: float, running: str = "") -> None:
+    def __init__(self, stated: Stated, *, running: str = "") -> None:
+        """``stated``: what the recipe says is needed, to begin with; ``running``: what is stopped for it."""
         super().__init__()
-        self._agents = agents
-        self._headroom = headroom_gib
+        self._stated = stated
         self._stops = running
 
     def compose(self) -> ComposeResult:
-        """Four fields and what it will do."""
+        """Five fields and what it will do."""
+        stated = self._stated
+        headroom = stated.headroom_gib if stated.headroom_gib is not None else HEADROOM_GIB
         with Vertical(classes="dialog") as box:
             box.border_title = "Auto: rounds until the need is met"
-            yield from self._field("input", "Longest input, tokens", "90K")
-            yield from self._field("agents", "Agents in flight together", str(self._agents))
-            yield from self._field("output", "Longest answer, tokens", str(_ANSWER))
-            yield from self._field("headroom", "Free at ready, GiB", f"{self._headroom:g}")
+            yield from self._field("input", "Longest input, tokens", _typed(stated.input_tokens or _INPUT))
+            yield from self._field("agents", "Agents in flight together", str(stated.agents or 1))
+            yield from self._field("warm", "Conversations kept warm", str(stated.warm_prefixes or 0))
+            yield from self._field("output", "Longest answer, tokens", str(stated.output_tokens or _ANSWER))
+            yield from self._field("headroom", "Free at ready, GiB", f"{headroom:g}")
             stops = f"{self._stops} is stopped, and started again when the need cannot be met. " if self._stops else ""
             yield Static(Content(f"{stops}x takes over at any time."), classes="text")
             yield Static(Content(""), id="wrong", classes="text")
@@ -85,7 +91,7 @@ class NeedScreen(ModalScreen[Goal | None]):
     def _answer(self) -> None:
         try:
             goal = read_goal(
-                *(self.query_one(f"#need-{n}", Input).value for n in ("input", "agents", "output", "headroom"))
+                *(self.query_one(f"#need-{n}", Input).value for n in ("input", "agents", "output", "headroom", "warm"))
             )
         except ValueError as error:
             self.query_one("#wrong", Static).update(Content.assemble((plain(str(error)), "$error")))
@@ -93,19 +99,27 @@ class NeedScreen(ModalScreen[Goal | None]):
         self.dismiss(goal)
 
 
-def read_goal(input_tokens: str, agents: str, output_tokens: str, headroom: str) -> Goal:
+def read_goal(input_tokens: str, agents: str, output_tokens: str, headroom: str, warm: str = "0") -> Goal:
     """The need as it was typed. Raises ValueError with one sentence."""
     if not agents.strip().isdigit() or int(agents) < 1:
         raise ValueError(f"The number of agents is {agents.strip() or 'missing'}: give 1 or more.")
+    if not warm.strip().isdigit():
+        raise ValueError(f"The number of conversations kept warm is {warm.strip() or 'missing'}: give 0 or more.")
     need = Need(
         input_tokens=parse_tokens(input_tokens),
         agents=int(agents),
+        warm_prefixes=int(warm),
         output_tokens=max(1, parse_tokens(output_tokens)),
         headroom_gib=parse_gib(headroom),
     )
     if need.input_tokens < 1:
         raise ValueError("The longest input must have at least one token.")
     return Goal(need=need, keep=(_SPECULATION,))
+
+
+def _typed(count: int) -> str:
+    """A count of tokens as one would type it: ``90K``, ``262144``."""
+    return f"{count // 1000}K" if count % 1000 == 0 else str(count)
 
 
 class AutoRounds(Widget):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -14,12 +13,18 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widget import Widget
 
+from tuner.ui.commands import ON_THE_SERVER
+from tuner.ui.copying import Copied, address
 from tuner.ui.restyling import PAUSE_S
+from tuner.ui.screens.sizing import size_classes
 from tuner.ui.widgets.chrome import NavBar, StatusLine
 from tuner.ui.widgets.foot import Foot
 
 if TYPE_CHECKING:
     from tuner.ui.app import TunerApp
+
+#: Cells from which on a list has what is chosen in it beside it, not below.
+BESIDE = 140
 
 
 class Place(Screen[None]):
@@ -56,7 +61,7 @@ class Place(Screen[None]):
         yield NavBar(self.mode)
         yield StatusLine()
         yield from self.body()
-        yield Foot(self.spare)
+        yield Foot(self.spare, hidden=ON_THE_SERVER if self.tuner.session.attached else ())
 
     @on(events.Resize)
     async def _take_size(self, event: events.Resize) -> None:
@@ -67,21 +72,16 @@ class Place(Screen[None]):
         if event.size == self._told_size:
             event.prevent_default()
             return
-        opening, self._told_size = not self._told_size, event.size
-        if not opening:
-            # What is drawn anew is much: the garbage of before is better looked for now than in the middle.
-            gc.collect()
-            await asyncio.sleep(PAUSE_S)
-        steps = (
-            (event.size.width, self.app.HORIZONTAL_BREAKPOINTS),
-            (event.size.height, self.app.VERTICAL_BREAKPOINTS),
-        )
-        classes = {name: False for _, points in steps for _, name in points or ()}
-        for cells, points in steps:
-            classes[max((least, name) for least, name in points or () if cells >= least)[1]] = True
+        self._told_size = event.size
+        classes = size_classes(self.app, event.size)
+        classes["-beside"] = event.size.width >= BESIDE
         self.update_classes(classes, animate=False)
         # Until then nothing is painted: the screen takes no other message.
         await asyncio.sleep(PAUSE_S)
+
+    def to_copy(self) -> Copied:
+        """What the copy key takes: what is under the eye, where nothing is chosen the server's address."""
+        return address(self.tuner.look)
 
     def turn_page(self, selector: str) -> None:
         """A page further in a text beside the list in focus; after its end back to the start."""

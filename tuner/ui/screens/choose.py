@@ -13,6 +13,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option as Line
 
 from tuner.ui.widgets.choice import Choice, Option
+from tuner.ui.widgets.row_list import RowList
 
 
 class ChooseScreen(ModalScreen[str | None]):
@@ -30,7 +31,7 @@ class ChooseScreen(ModalScreen[str | None]):
         """The list."""
         with Vertical(classes="dialog") as box:
             box.border_title = Content(self._title)
-            yield OptionList(*(Line(self._line(o), id=o.key) for o in self._options))
+            yield RowList(*(Line(self._line(o), id=o.key) for o in self._options))
 
     def on_mount(self) -> None:
         """Starts on the option chosen now."""

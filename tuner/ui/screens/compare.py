@@ -339,7 +339,7 @@ def _summary(told: RoundDiff) -> Content:
 def _heads(title: str, told: RoundDiff, sides: tuple[int, int]) -> Content:
     name, side = sides
     return Content.assemble(
-        (f"  {title:<{name}}", "bold"), (f"{told.old:>{side}}{told.new:>{side}}  change", "$foreground 50%")
+        (f"  {title:<{name}}", "bold"), (f"{told.old:>{side}}{told.new:>{side}}  change", "$foreground 60%")
     )
 
 
@@ -386,7 +386,7 @@ def _row(change: Change, cells: int, sides: tuple[int, int], planned: str = "") 
     return Content.assemble(
         (f"{sign} ", style),
         _left(label, name if not beside else width(label) + 2),
-        (_left(beside, name - width(label) - 2) if beside else "", "$foreground 50%"),
+        (_left(beside, name - width(label) - 2) if beside else "", "$foreground 60%"),
         (_right(_shown(change, change.old), side), "$foreground 70%"),
         (_right(_shown(change, change.new), side), "bold"),
         (f"  {_judged(change.verdict, told, cells - name - 2 * side - 4)}", style),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from textual import on, work
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Container, VerticalScroll
 from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Button, OptionList
@@ -20,12 +20,13 @@ from tuner.planner.model import CannotPlan
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round
 from tuner.session.advising import advised_round
+from tuner.ui.copying import Copied, clean, finding_text
 from tuner.ui.preview import preview
 from tuner.ui.remedies import Case, Entry, Outlook, Remedy, cases, entries, flags_of, key_of, remedy_of
 from tuner.ui.screens.base import Place
 from tuner.ui.widgets.entry_text import EntryText, entry_line
 from tuner.ui.widgets.key_button import KeyButton
-from tuner.ui.widgets.row_list import RowList
+from tuner.ui.widgets.row_list import RowList, list_cells
 
 #: Readings of days take seconds to read, and a minute changes nothing in them.
 _ADVICE_HOLDS_S = 60.0
@@ -51,14 +52,15 @@ class DoctorScreen(Place):
     #: What the advice was asked on, round and history, and when.
     _asked: tuple[int, int] = (0, 0)
     _asked_at: float = 0.0
-    #: The entry under the cursor.
+    #: The entry that the operator went to; empty until then.
     _under: tuple[str, ...] = ()
+    _seen_version: int = -1
 
     def body(self) -> Iterable[Widget]:
         """List, detail, button."""
-        yield RowList(id="cases")
-        yield VerticalScroll(EntryText(), KeyButton("Put it on the Tune screen (a)", id="apply", variant="primary",
-                                                compact=True), id="case", can_focus=False)  # fmt: skip
+        apply = KeyButton("Put it on the Tune screen (a)", id="apply", variant="primary", compact=True)
+        with_button = VerticalScroll(EntryText(), apply, id="case", can_focus=False)
+        yield Container(RowList(id="cases"), with_button, classes="pair")
 
     def on_mount(self) -> None:
         """Follows the plan and the server."""
@@ -68,7 +70,9 @@ class DoctorScreen(Place):
         self.query_one(OptionList).focus()
 
     def on_screen_resume(self) -> None:
-        """Catches up."""
+        """Catches up; after another round with what is worst."""
+        if self._seen_version != self.tuner.history_version:
+            self._seen_version, self._under = self.tuner.history_version, ()
         self._reload()
         self._collect()
         self._list()
@@ -136,21 +140,27 @@ class DoctorScreen(Place):
     def _list(self) -> None:
         listing = self.query_one(OptionList)
         at, under = listing.highlighted or 0, self._under
-        cells = max(20, self.size.width - 4)
-        listing.clear_options()
-        listing.add_options(Option(entry_line(entry, cells)) for entry in self.shown)
-        if self.shown:
-            # A change of flags takes findings away and brings others: the cursor stays on its entry.
-            same = (place for place, entry in enumerate(self.shown) if key_of(entry) == under)
-            listing.highlighted = next(same, min(at, len(self.shown) - 1))
+        cells, whole = list_cells(listing), self.has_class("-beside")
+        with self.prevent(OptionList.OptionHighlighted):
+            listing.clear_options()
+            listing.add_options(Option(entry_line(entry, cells, whole=whole)) for entry in self.shown)
+            if self.shown:
+                # A change of flags takes findings away and brings others: the cursor stays on its entry. Where the
+                # operator has not chosen one it stands on the worst, also when that comes late.
+                same = (place for place, entry in enumerate(self.shown) if key_of(entry) == under)
+                listing.highlighted = next(same, min(at, len(self.shown) - 1) if under else 0)
         self._judge()
 
     @on(OptionList.OptionHighlighted)
+    def _moved(self) -> None:
+        entry = self._entry()
+        if entry is not None:
+            self._under = key_of(entry)
+        self._judge()
+
     def _judge(self) -> None:
         text, entry = self.query_one(EntryText), self._entry()
         flags = flags_of(entry)
-        if entry is not None:
-            self._under = key_of(entry)
         text.entry = entry
         text.remedy = remedy_of(flags, self.tuner.bench, self.tuner.inputs) if flags else Remedy()
         button = self.query_one("#apply")
@@ -173,6 +183,15 @@ class DoctorScreen(Place):
     def action_more(self) -> None:
         """A page further."""
         self.turn_page("#case")
+
+    def to_copy(self) -> Copied:
+        """The entry under the cursor, a finding with its evidence."""
+        entry = self._entry()
+        if isinstance(entry, Case):
+            return finding_text(entry.finding)
+        if entry is None:
+            return super().to_copy()
+        return Copied("the proposal", clean(self.query_one(EntryText).render().plain))
 
     def action_apply(self) -> None:
         """The flags of the entry onto the bench."""

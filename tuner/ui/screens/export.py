@@ -1,4 +1,4 @@
-"""Where and as what a round is written."""
+"""Where and as what a round or a preset is written."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import ClassVar
 
 import msgspec
-from textual import on, work
+from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Input, Label, Static
+from textual.widgets import Button, Input, Label, OptionList, Static
+from textual.widgets.option_list import Option as Line
 
 from tuner.rounds.errors import HistoryError
-from tuner.session.export import write_file
-from tuner.ui.screens.choose import ChooseScreen
-from tuner.ui.widgets.choice import Choice, Option
+from tuner.session.export import RECIPE_FORMATS, write_file
+from tuner.ui.widgets.choice import Option
 from tuner.ui.widgets.key_button import KeyButton
+from tuner.ui.widgets.row_list import RowList
 
 #: As ``tuner.session.export.FORMATS``; the label is the file's name, behind that of the round.
 FORMATS = (
@@ -32,6 +33,13 @@ FORMATS = (
     Option("md", "report.md", "a report to share, with charts as text"),
     Option("json", "round.json", "everything about the round"),
 )
+#: What makes use of a file, by its format; {0} is its path, {1} its name.
+_NEXT = {
+    "toml": "tuner run {0} starts it.",
+    "sh": "bash {0} starts it.",
+    "docker": "bash {0} starts it.",
+    "systemd": "As root: cp {0} /etc/systemd/system/ && systemctl enable --now {1}",
+}
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -40,82 +48,116 @@ class Written(msgspec.Struct, frozen=True):
     path: str
     fmt: str
 
+    @property
+    def next(self) -> str:
+        """How it is put to use, in one sentence; empty where that needs none."""
+        return _NEXT.get(self.fmt, "").format(self.path, Path(self.path).name)
+
+
+class FormatList(RowList):
+    """A click chooses a format; writing is another step."""
+
+    async def _on_click(self, event: events.Click) -> None:
+        """Only moves the cursor."""
+        event.prevent_default()
+        clicked = event.style.meta.get("option")
+        if clicked is not None:
+            self.highlighted = clicked
+
 
 class ExportScreen(ModalScreen[Written | None]):
-    """Writes one round to one file; asks again before it replaces one."""
+    """Writes one round, or one preset, to one file; asks again before it replaces one."""
+
+    purpose = "Write it to a file."
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", tooltip="Write nothing"),
-        Binding("up", "app.focus_previous", "Field above", show=False, tooltip="To the format"),
-        Binding("down", "app.focus_next", "Field below", show=False, tooltip="To the file, to the buttons"),
+        Binding("up", "app.focus_previous", "Field above", show=False, tooltip="To the formats"),
+        Binding("down", "app.focus_next", "Field below", show=False, tooltip="To the buttons"),
+        *(
+            Binding(str(number), f"format({number - 1})", option.label, show=False, tooltip=option.why.capitalize())
+            for number, option in enumerate(FORMATS, 1)
+        ),
     ]
 
-    def __init__(self, name: str, text_of: Callable[[str], str]) -> None:
+    def __init__(self, name: str, text_of: Callable[[str], str], *, fmt: str = "toml", preset: bool = False) -> None:
+        """``text_of`` gives the text of a format; a ``preset`` has nothing to report of."""
         super().__init__()
         self._name = name
         self._text_of = text_of
+        self._formats = tuple(o for o in FORMATS if not preset or o.key in RECIPE_FORMATS)
+        self._first = next(at for at, o in enumerate(self._formats) if o.key == fmt)
         self._replace = ""
 
     def compose(self) -> ComposeResult:
-        """Format, path, what happened."""
+        """Formats, file, what happened."""
         with Vertical(classes="dialog") as box:
-            box.border_title = f"Export {self._name}"
-            choice = Choice("Format", FORMATS, label_width=8, id="format")
-            choice.set_reactive(Choice.value, FORMATS[0].key)
-            yield choice
-            yield Label("File (↑ goes to the format: ← → change it, Enter lists all)", classes="hint")
-            yield Input(value=self._path(FORMATS[0]), id="path", select_on_focus=False)
+            box.border_title = Content(f"Export {self._name}")
+            yield FormatList(
+                *(self._line(number, option) for number, option in enumerate(self._formats, 1)), id="format"
+            )
+            yield Label(
+                "File, in the folder where tuner was started unless it says another", classes="hint", id="where"
+            )
+            with Horizontal(classes="field"):
+                yield Input(
+                    value=self._path(self._formats[self._first]), id="path", compact=True, select_on_focus=False
+                )
             yield Static("", id="said", markup=False)
             with Horizontal(classes="buttons"):
                 yield KeyButton("Write (Enter)", id="write", variant="primary", compact=True)
                 yield KeyButton("Cancel (Esc)", id="cancel", compact=True)
 
+    def _line(self, number: int, option: Option) -> Line:
+        return Line(
+            Content.assemble(
+                (f" {number} ", "bold $primary"), (f" {option.label:<16}", "bold"), (option.why, "$foreground 70%")
+            ),
+            id=option.key,
+        )
+
     def on_mount(self) -> None:
-        """Ready to write; the format is one step up."""
-        self._explain()
-        self.query_one(Input).focus()
+        """Ready to choose, and to write."""
+        listing = self.query_one(FormatList)
+        listing.highlighted = self._first
+        listing.focus()
+        self._say(f"↑ ↓ or 1 to {len(self._formats)} choose, Tab goes to the name of the file.", bad=False)
 
-    @on(Choice.Changed)
-    def _chosen(self, event: Choice.Changed) -> None:
+    def action_format(self, at: int) -> None:
+        """One of the formats."""
+        if at < len(self._formats):
+            self.query_one(FormatList).highlighted = at
+
+    @on(OptionList.OptionHighlighted)
+    def _chosen(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
-        option = next(o for o in FORMATS if o.key == event.value)
         folder = Path(self.query_one(Input).value).parent
-        self.query_one(Input).value = str(folder / self._path(option))
-        self._explain()
+        self.query_one(Input).value = str(folder / self._path(self._formats[event.option_index]))
 
-    @on(Choice.Opened)
-    def _opened(self, event: Choice.Opened) -> None:
-        event.stop()
-        choice = event.choice
-
-        def chosen(key: str | None) -> None:
-            if key is not None:
-                choice.take(key)
-
-        self.app.push_screen(ChooseScreen("Format", FORMATS, choice.value), chosen)
-
+    @on(OptionList.OptionSelected)
     @on(Input.Submitted)
-    def _submitted(self, event: Input.Submitted) -> None:
+    def _entered(self, event: OptionList.OptionSelected | Input.Submitted) -> None:
         event.stop()
-        self._write(event.value.strip())
+        self._write()
 
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
         if event.button.id == "write":
-            self._write(self.query_one(Input).value.strip())
+            self._write()
         else:
             self.dismiss(None)
 
-    def _write(self, path: str) -> None:
-        if not path:
+    def _write(self) -> None:
+        path, at = self.query_one(Input).value.strip(), self.query_one(FormatList).highlighted
+        if not path or at is None:
             self._say("Give a file name.", bad=True)
             return
-        self._save(path, self.query_one(Choice).value, replace=path == self._replace)
+        self._save(path, self._formats[at].key, replace=path == self._replace)
 
     @work(thread=True, exclusive=True, group="export")
     def _save(self, path: str, fmt: str, *, replace: bool) -> None:
-        target = Path(path).expanduser()
+        target = Path(path).expanduser().absolute()
         try:
             if target.exists() and not replace:
                 self._replace = path
@@ -131,10 +173,6 @@ class ExportScreen(ModalScreen[Written | None]):
             )
             return
         self.app.call_from_thread(self.dismiss, Written(str(target), fmt))
-
-    def _explain(self) -> None:
-        option = next(o for o in FORMATS if o.key == self.query_one(Choice).value)
-        self._say(option.why, bad=False)
 
     def _say(self, text: str, *, bad: bool) -> None:
         self.query_one("#said", Static).update(Content.assemble((text, "bold $warning" if bad else "$foreground 60%")))

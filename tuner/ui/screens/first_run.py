@@ -18,9 +18,9 @@ from textual.widget import Widget
 from textual.widgets import Button, Footer, Input, Label, Static
 
 from tuner.recipe.model import Recipe
-from tuner.session.finding_here import Finder, Found, FoundInterpreter, FoundModel, NotHere
+from tuner.session.finding_here import Finder, Found, FoundInterpreter, FoundModel, FoundServer, NotHere
 from tuner.session.first_recipe import Options, first_recipe, options
-from tuner.text import clip, plain
+from tuner.text import clip, plain, wrapped
 from tuner.ui.screens.choose import choose_for
 from tuner.ui.widgets.choice import Choice, Option
 from tuner.ui.widgets.key_button import KeyButton
@@ -29,6 +29,8 @@ from tuner.units import format_gib
 _EVERY_S = 0.2
 _OTHER = "another"
 _SHOWN_CELLS = 54
+#: Of a sentence below what was found, in the dialog of the smallest terminal.
+_WHY_CELLS = 62
 _LABEL = 8
 
 
@@ -222,13 +224,16 @@ def _found_text(found: Found) -> Content:
     """One line a kind of thing: what there is, or that there is none."""
     done = found.over or found.cut
     gpus = [f"{plain(g.name or 'a card')}, {_free(g.free_mib)} free" for g in found.gpus]
-    servers = [_server_words(s.port, s.pid, s.problem) for s in found.servers]
+    # Those whose flags can be taken first: one that cannot is nothing to begin with.
+    usable = sorted(found.servers, key=lambda server: server.recipe is None)
+    servers = [_server_words(server) for server in usable]
+    problem = usable[0].problem if usable else ""
     pythons = [f"{i.version} in {i.path}" for i in found.interpreters]
     models = [_model_words(m) for m in found.models]
     row = partial(_row, done=done)
     lines = [
         row("GPU", gpus, "none can be read: NVIDIA's driver tells of none"),
-        row("Server", servers, "none runs"),
+        row("Server", servers, "none runs", problem=plain(problem)),
         row("SGLang", pythons, "no environment that has it"),
         row("Model", models, "no folder with a config.json and weights"),
     ]
@@ -243,12 +248,18 @@ def _found_text(found: Found) -> Content:
     return Content("\n").join(lines)
 
 
-def _row(label: str, found: list[str], none: str, *, done: bool) -> Content:
+def _row(label: str, found: list[str], none: str, *, done: bool, problem: str = "") -> Content:
+    """``problem``: why the first one found is of no use here; it stands below."""
     if found:
         more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        return Content.assemble(
-            ("✓ ", "$success"), (f"{label:<{_LABEL}}", "bold"), clip(found[0], _SHOWN_CELLS), (more, "$foreground 60%")
+        mark = ("! ", "bold $warning") if problem else ("✓ ", "$success")
+        head = Content.assemble(
+            mark, (f"{label:<{_LABEL}}", "bold"), clip(found[0], _SHOWN_CELLS), (more, "$foreground 60%")
         )
+        why = [
+            Content.assemble((f"{'':<{_LABEL + 2}}{part}", "$foreground 60%")) for part in wrapped(problem, _WHY_CELLS)
+        ]
+        return Content("\n").join([head, *(why if problem else [])])
     sign, style = ("– ", "$warning") if done else ("○ ", "$foreground 40%")
     return Content.assemble((sign, style), (f"{label:<{_LABEL}}", "bold"), (none if done else "…", "$foreground 60%"))
 
@@ -262,5 +273,8 @@ def _free(mib: int | None) -> str:
     return "?" if mib is None else format_gib(mib / 1024)
 
 
-def _server_words(port: int, pid: int, problem: str) -> str:
-    return f"on port {port}, process {pid}{f': {plain(problem)}' if problem else ''}"
+def _server_words(server: FoundServer) -> str:
+    if server.recipe is None:
+        # Without its flags the port is a guess.
+        return f"process {server.pid} of SGLang, flags unknown"
+    return f"on port {server.port}, process {server.pid}"

@@ -11,11 +11,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import Screen
 
-from tuner.ui.trend import CURVES, Trend
+from tuner.ui.trend import CARD_CURVES, CURVES, Trend
 from tuner.ui.widgets.chart import TraceChart
 
 #: Seconds between two drawings.
 EVERY_S = 10.0
+_ALL = (*CURVES, *CARD_CURVES)
 
 
 class LargeChartScreen(Screen[None]):
@@ -47,13 +48,13 @@ class LargeChartScreen(Screen[None]):
     def action_turn(self, step: int) -> None:
         """Another measure that has values."""
         told = self._trend.told(self._seconds)
-        for _ in CURVES:
-            self._place = (self._place + step) % len(CURVES)
-            if any(CURVES[self._place].value(moment) is not None for moment, _ in told):
+        for _ in _ALL:
+            self._place = (self._place + step) % len(_ALL)
+            if any(_ALL[self._place].value(moment) is not None for moment, _ in told):
                 break
         self._draw()
 
     def _draw(self) -> None:
-        curve = CURVES[self._place]
+        curve = _ALL[self._place]
         self.query_one("#large").border_title = f"{curve.title}, {curve.unit}, last {self._words}"
         self.query_one(TraceChart).show(self._trend.told(self._seconds), curve, self._seconds, time.time())

@@ -15,6 +15,7 @@ from textual.widgets import Input
 
 from tuner.rounds.errors import HistoryError
 from tuner.text import fitted, plain
+from tuner.ui.copying import Copied, log_lines
 from tuner.ui.logtail import LogTail
 from tuner.ui.screens.base import Place
 from tuner.ui.widgets.log_view import LogView
@@ -132,6 +133,12 @@ class LogScreen(Place):
             f"{self._name}  {path}",
             f"{hits}{polls}{view.count:,} lines{older} · {state} ",
         )
+
+    def to_copy(self) -> Copied:
+        """The line of the hit, else those in sight."""
+        view = self.query_one(LogView)
+        found = view.found
+        return log_lines(view.in_sight() if found is None else [found], hit=found is not None)
 
     def action_follow(self) -> None:
         """Toggles following."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from textual.content import Content
 
-from tuner.findings import Finding
+from tuner.findings import Finding, Severity
 from tuner.planner.model import Plan
 from tuner.rounds.model import Round
 from tuner.session.deaths import refused_for_deaths
@@ -14,7 +14,7 @@ from tuner.text import clip, fitted, plain, width
 from tuner.ui.bench import FlagChange, flag_changes
 from tuner.ui.preview import Baseline
 from tuner.ui.screens.dialog import ConfirmScreen
-from tuner.ui.wording import NONE, Known, basis, changes_line, flag_value, in_flight_words, pools_of, signed, tokens
+from tuner.ui.wording import NONE, Known, basis, changes_line, flag_value, in_flight_words, pools_of, signed
 from tuner.units import format_seconds
 
 #: Changes that leave room for the pools on a small terminal.
@@ -22,6 +22,7 @@ _MOST_CHANGES = 6
 #: Of a dead server's log as much as a small terminal has room for.
 _LOG_LINES = 6
 _LOG_CELLS = 66
+_MOST_WARNINGS = 2
 
 
 class RestartFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,24 +131,26 @@ def _pools(facts: RestartFacts) -> list[Content]:
         return [
             Content.assemble(("! ", "bold $warning"), (plain(facts.problem or "There is no plan yet."), "$warning"))
         ]
-    rows = [("KV tokens", old.kv_tokens, plan.kv_tokens)]
+    rows: list[tuple[str, float | None, float, int]] = [("KV tokens", old.kv_tokens, plan.kv_tokens, 0)]
     if plan.mamba_slots or old.mamba_slots:
-        rows.append(("State slots", old.mamba_slots, plan.mamba_slots))
+        rows.append(("State slots", old.mamba_slots, plan.mamba_slots, 0))
     rows += [
-        ("Requests", old.max_running_requests, plan.max_running_requests),
-        ("Longest input, tokens", old.longest_input_tokens, plan.longest_input_tokens),
+        ("Requests", old.max_running_requests, plan.max_running_requests, 0),
+        ("Longest input, tokens", old.longest_input_tokens, plan.longest_input_tokens, 0),
+        ("Free at ready, GiB", old.ready_free_gib, plan.ready_free_gib, 2),
     ]
     lines = [Content.assemble(("Predicted", "bold"), (f"  {basis(plan, 56, facts.known)}", "$foreground 60%"))]
-    for label, was, will in rows:
-        change = signed(will, was)
+    for label, was, will, digits in rows:
+        change = signed(will, was, digits)
         lines.append(
             Content.assemble(
                 f"  {_padded(label, 24)}",
-                (f"{tokens(was) if facts.running else NONE:>10} → ", "$foreground 60%") if facts.running else "",
-                (f"{tokens(will):>10}", "bold"),
-                (f"{change:>11}", "$foreground 50%" if change == "=" else "bold $warning"),
+                (f"{_number(was, digits):>10} → ", "$foreground 60%") if facts.running else "",
+                (f"{_number(will, digits):>10}", "bold"),
+                (f"{change:>11}", "$foreground 60%" if change == "=" else "bold $warning"),
             )
         )
+    lines += _new_warnings(plan, old.plan)
     surely = _refusals(plan)
     lines += [
         Content.assemble(("✗ ", "bold $error"), (plain(f"{f.title} {f.remedy}").strip(), "$error")) for f in surely
@@ -160,6 +163,20 @@ def _pools(facts: RestartFacts) -> list[Content]:
         words = "By this plan the start will not come up; its memory is an estimate, so only the round can tell."
         lines.append(Content.assemble(("! ", "bold $warning"), (words, "$warning")))
     return lines
+
+
+def _new_warnings(plan: Plan, before: Plan | None) -> list[Content]:
+    """What the plan warns of and the running server's does not, a line each."""
+    known = {finding.id for finding in before.findings} if before is not None else set()
+    told = [f for f in plan.findings if f.severity is Severity.WARNING and f.id not in known]
+    return [
+        Content.assemble(("! ", "bold $warning"), (clip(plain(f.title), _LOG_CELLS), "$warning"))
+        for f in told[:_MOST_WARNINGS]
+    ]
+
+
+def _number(what: float | None, digits: int) -> str:
+    return NONE if what is None else f"{what:,.{digits}f}"
 
 
 def _refusals(plan: Plan) -> tuple[Finding, ...]:

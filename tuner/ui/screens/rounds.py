@@ -21,11 +21,13 @@ from tuner.rounds.search import ANY, Search, read_line
 from tuner.rounds.summary import RoundSummary
 from tuner.session.settle import seen_here, seen_line
 from tuner.text import clip, plain, width
+from tuner.ui.copying import Copied, launch_command
 from tuner.ui.round_text import known_words, round_text
 from tuner.ui.screens.base import Place
 from tuner.ui.screens.details import DetailsScreen
 from tuner.ui.widgets.rounds_brief import head, line
 from tuner.ui.widgets.row_list import RowList
+from tuner.ui.widgets.sheet import Sheet
 
 #: More pages than any history has.
 _ALL_PAGES = 1_000_000
@@ -69,21 +71,23 @@ class PageHead(Widget):
         return Content.assemble(heads[: max(0, cells - width(words))], (words, "bold $primary"))
 
 
-class RoundDetail(Widget):
+class RoundDetail(Sheet):
     """The round under the cursor, in full; in its place why there is none."""
 
     shown: reactive[Round | None] = reactive(None, layout=True)
     best: reactive[bool] = reactive(False, layout=True)
+    #: Name of the last good round.
+    good: reactive[str] = reactive("", layout=True)
     problem: reactive[str] = reactive("", layout=True)
 
-    def render(self) -> Content:
+    def text(self, cells: int) -> Content:
         """Everything that its line had to cut."""
         if self.problem:
             first, _, rest = plain(self.problem).partition("\n")
             return Content.assemble((first, "bold $error"), f"\n{rest}" if rest else "")
         if self.shown is None:
             return Content("")
-        text = round_text(self.shown, self.size.width or 80)
+        text = round_text(self.shown, cells, good=self.good)
         if not self.best:
             return text
         words = "* No other round takes longer inputs, more requests and answers sooner."
@@ -262,6 +266,9 @@ class RoundsScreen(Place):
             return
         detail = self.query_one(RoundDetail)
         detail.shown, detail.problem, detail.best = round_, problem, number in self._front
+        good = f"r{self.page.good}" if self.page.good is not None else ""
+        # What runs is not gone back to.
+        detail.good = good if good != self.tuner.running_name else ""
         self.query_one("#detail").scroll_home(animate=False)
 
     @on(OptionList.OptionSelected)
@@ -285,6 +292,11 @@ class RoundsScreen(Place):
     def action_compare(self) -> None:
         """To the Compare screen."""
         self.tuner.go("compare")
+
+    def to_copy(self) -> Copied:
+        """The launch command of the round under the cursor."""
+        shown = self.query_one(RoundDetail).shown
+        return launch_command(shown.recipe, shown.name) if shown is not None else super().to_copy()
 
     def action_use(self) -> None:
         """This round's flags onto the bench."""

@@ -51,6 +51,8 @@ from tuner.ui.wording import changes_line
 _TRIED = 24
 #: Rows of a screen that has room for the last minutes below the plan and its findings.
 _TREND_ROWS = 42
+#: Lines for the changes, one less on a small screen: with them, all knobs and the longest help fit there.
+_CHANGE_LINES = 3
 #: In place of a plan that nothing was chosen for.
 NO_MODEL = "No model is named yet: 6 lists recipes to start from, F3 looks around this machine."
 _MARKED = ("mem_fraction_static", "mamba_full_memory_ratio", "max_mamba_cache_size", "max_running_requests")
@@ -74,29 +76,46 @@ class KnobHelp(Sheet):
     def text(self, cells: int) -> Content:
         """Plain sentences."""
         more = f"\n{self.bounds}" if self.roomy and self.bounds else ""
-        return Content.assemble((self.words, "$foreground 70%"), (more, "$foreground 50%"))
+        return Content.assemble((self.words, "$foreground 70%"), (more, "$foreground 60%"))
 
 
 class ChangeLine(Sheet):
-    """What the draft changes against what runs."""
+    """What the draft changes against what runs, and the key that starts it."""
 
-    changes: reactive[str] = reactive("", repaint=False)
-    base: reactive[str] = reactive("", repaint=False)
+    changes: reactive[tuple[str, ...]] = reactive((), repaint=False)
+    #: What stands before the changes: "R restarts r3:", "Against r3:".
+    lead: reactive[str] = reactive("", repaint=False)
+    #: In place of changes: that these flags failed just now.
+    failed: reactive[str] = reactive("", repaint=False)
+    roomy: reactive[bool] = reactive(False, layout=True)
 
     def watch_changes(self) -> None:
         """Draws."""
         self.redraw()
 
-    def watch_base(self) -> None:
+    def watch_lead(self) -> None:
+        """Draws."""
+        self.redraw()
+
+    def watch_failed(self) -> None:
         """Draws."""
         self.redraw()
 
     def text(self, cells: int) -> Content:
-        """The changes, or how to get some."""
+        """The changes, as many as a few lines hold, or how to get some."""
+        if self.failed:
+            return Content.assemble(("! ", "bold $warning"), (self.failed, "$warning"))
         if not self.changes:
-            return Content.assemble(("No change yet: turn a knob.", "$foreground 50%"))
-        against = f"Against {self.base}: " if self.base else "Changes: "
-        return Content.assemble((against, "$foreground 70%"), (self.changes, "bold $warning"))
+            return Content.assemble(("No change yet: ← → turn it.", "$foreground 60%"))
+        most = _CHANGE_LINES if self.roomy else _CHANGE_LINES - 1
+        for shown in range(len(self.changes), 0, -1):
+            more = f" and {len(self.changes) - shown} more" if shown < len(self.changes) else ""
+            words = Content.assemble(
+                (f"{self.lead} ", "$foreground 70%"), (", ".join(self.changes[:shown]) + more, "bold $warning")
+            )
+            if shown == 1 or words.get_height({}, cells) <= most:
+                break
+        return words
 
 
 class TuneScreen(Place):
@@ -114,7 +133,6 @@ class TuneScreen(Place):
             "A",
             "app.auto",
             "Auto",
-            show=False,
             tooltip="Say what is needed: rounds from these flags until a server was seen to meet it",
             id="tune.auto",
         ),
@@ -164,7 +182,7 @@ class TuneScreen(Place):
         self.watch(self.app, "bench", self._draw, init=False)
         self.watch(self.app, "inputs", self._inputs_changed, init=False)
         self.watch(self.app, "look", self._live, init=False)
-        self.watch(self.app, "progress", self._live, init=False)
+        self.watch(self.app, "progress", self._moved_on, init=False)
         self.watch(self.app, "starter", self._live, init=False)
         self.watch(self.app, "inputs_problem", self._draw, init=False)
         self.watch(self.app, "baseline", self._draw, init=False)
@@ -185,7 +203,7 @@ class TuneScreen(Place):
         roomy = event.size.height >= 32 and event.size.width >= 110
         self.query_one(TermTable).tall = roomy
         self.query_one(PoolNumbers).roomy = roomy
-        self.query_one(KnobHelp).roomy = roomy
+        self.query_one(KnobHelp).roomy = self.query_one(ChangeLine).roomy = roomy
         self.query_one("#preview").set_class(roomy and event.size.height >= _TREND_ROWS, "-roomy")
 
     # knobs
@@ -213,6 +231,8 @@ class TuneScreen(Place):
         async with self.batch():
             await panel.remove_children()
             await panel.mount(*widgets)
+        for slider in panel.query(Slider):
+            self.watch(slider, "typed", self._explain, init=False)
         wanted = focused if focused and panel.query(f"#{focused}") else "mamba_full_memory_ratio"
         target = panel.query(f"#{wanted}") or panel.query("#mem_fraction_static")
         if self.focused is None or focused:
@@ -256,6 +276,9 @@ class TuneScreen(Place):
 
     def on_descendant_focus(self) -> None:
         """Tells what the knob in focus does."""
+        self._explain()
+
+    def _explain(self) -> None:
         knob = self._knob(self.focused.id if self.focused else None)
         if knob is not None:
             told = self.query_one(KnobHelp)
@@ -269,6 +292,9 @@ class TuneScreen(Place):
         return f"{widget.bounds}{unit} · ┃ runs · ╌ fails · Enter types"
 
     def _help(self, knob: Knob) -> str:
+        widget = self._widgets.get(knob.name)
+        if isinstance(widget, Slider) and widget.typed is not None:
+            return f"{widget.bounds}{f' {widget.unit}' if widget.unit else ''}. Enter takes it, Esc drops it."
         slots = self.tuner.bench.draft.flags.get("max_mamba_cache_size")
         if knob.name == "mamba_full_memory_ratio" and slots is not None:
             return f"No effect now: max_mamba_cache_size {slots} sets the state slots. On that knob, d leaves it unset."
@@ -287,8 +313,7 @@ class TuneScreen(Place):
         shown = preview(inputs, bench.draft) if inputs is not None else None
         plan = shown.plan if shown else None
         self._draw_knobs(bench, plan)
-        changes = self.query_one(ChangeLine)
-        changes.changes, changes.base = changes_line(bench.changes()), bench.base_name
+        self._say_changes()
         ghost = app.baseline.plan
         self.query_one(VramBar).plan = plan
         self.query_one(VramBar).ghost = ghost
@@ -298,11 +323,24 @@ class TuneScreen(Place):
         self.query_one(PoolNumbers).before = app.baseline
         self.query_one(PoolNumbers).known = app.known
         self.query_one("#preview").set_class(plan is None, "-no-plan")
+        self.query_one("#preview").set_class(plan is not None and not plan.fits, "-fails")
         found = self.query_one(FindingsList)
         found.findings = plan.findings if plan else ()
         found.problem = shown.problem if shown else app.inputs_problem if bench.draft.model_path else NO_MODEL
-        found.set_class(plan is not None and not plan.fits, "-fails")
         self._mark_later()
+
+    def _say_changes(self) -> None:
+        """What R would start now; that it failed, where nothing was changed since."""
+        app, line = self.tuner, self.query_one(ChangeLine)
+        bench, ended = app.bench, app.progress
+        line.changes = tuple(changes_line((change,)) for change in bench.changes())
+        if app.session.attached:
+            line.lead = f"Against {bench.base_name}:"
+        else:
+            line.lead = f"R restarts {bench.base_name}:" if bench.base_name else "R starts:"
+        round_ = ended.round if ended is not None and ended.lost else None
+        same = round_ is not None and not bench.base_name and round_.recipe.flags == bench.draft.flags
+        line.failed = f"{ended.title} with these flags: p shows why." if ended is not None and same else ""
 
     def _draw_knobs(self, bench: Bench, plan: Plan | None) -> None:
         base, draft = bench.base.flags, bench.draft.flags
@@ -347,6 +385,11 @@ class TuneScreen(Place):
         if self.is_current:
             self.query_one(LiveStrip).show(self.tuner.look, self.tuner.progress, self.tuner.starter)
         self.query_one(LiveTrend).show(self.tuner.trend.told(FINE_S))
+
+    def _moved_on(self) -> None:
+        self._live()
+        if self.is_current:
+            self._say_changes()
 
     def _rounds_changed(self) -> None:
         self._history()

@@ -23,6 +23,7 @@ from tuner.ui.widgets.findings_list import findings_text
 from tuner.ui.widgets.key_button import KeyButton
 from tuner.ui.widgets.palette import meter
 from tuner.ui.widgets.phase_list import PhaseList
+from tuner.ui.widgets.sheet import Sheet
 from tuner.units import format_seconds
 
 if TYPE_CHECKING:
@@ -55,17 +56,16 @@ class WorkHead(Widget):
         return Content.assemble(f"{words} so far", ("  never timed before", "$foreground 60%"))
 
 
-class LastLine(Widget):
+class LastLine(Sheet):
     """The server's last word while it works; what came of it afterwards."""
 
     progress: reactive[Progress | None] = reactive(None, layout=True)
 
-    def render(self) -> Content:
+    def text(self, cells: int) -> Content:
         """One clipped log line, or the round."""
         progress = self.progress
         if progress is None:
             return Content("")
-        cells = self.size.width or 70
         lines: list[Content] = []
         if not progress.ended:
             if progress.aborting:
@@ -77,11 +77,11 @@ class LastLine(Widget):
             shown = plain(progress.last_line).replace("\n", " ")
             lines.append(Content.assemble((clip(shown, cells), "$foreground 60%")))
             if progress.findings:
-                lines.append(findings_text(progress.findings))
+                lines.append(findings_text(progress.findings, cells))
         elif progress.work is Work.ROUND and progress.round is not None:
             lines.append(ending_text(progress.round, cells))
         elif progress.results:
-            lines.append(missed_text(progress.results))
+            lines.append(missed_text(progress.results, cells))
         return Content("\n").join(lines)
 
 

@@ -46,8 +46,12 @@ class NavBar(Widget):
         for mode, key, title in PLACES:
             click = Style.from_meta({"@click": f"app.go('{mode}')"})
             text = f"[{key} {title}]" if mode == self.here else f" {key} {title} "
-            style = "bold $text on $primary 30%" if mode == self.here else "$foreground 80%"
-            parts.append(Content.assemble((text, style)).stylize(click))
+            style = (
+                "bold $block-cursor-foreground on $block-cursor-background" if mode == self.here else "$foreground 80%"
+            )
+            shown = Content.assemble((text, style))
+            # A link has a colour of its own, which is none on the mark of where one is.
+            parts.append(shown if mode == self.here else shown.stylize(click))
         right = Content.assemble(" ? help ").stylize(Style.from_meta({"@click": "app.help"}))
         words = " ^p commands " if self.size.width >= 100 else " ^p "
         palette = Content.assemble(words).stylize(Style.from_meta({"@click": "app.command_palette"}))
@@ -95,6 +99,8 @@ def _status(look: Look | None, progress: Progress | None, starter: int | None) -
         free = ""
         if gpu is not None and gpu.free_mib is not None:
             free = f" · {gpu.free_mib / 1024:.1f} GiB free on {plain(gpu.name or 'the GPU')}"
+        if progress is not None and progress.lost:
+            return "✗", "bold $error", f"no server runs · {progress.title}, p shows why{free}"
         return "○", "$foreground 60%", f"no server runs{free}"
     handle = look.running.handle
     name = handle.round_name or "server"

@@ -11,13 +11,16 @@ from textual.widget import Widget
 
 from tuner.advice.model import Advice
 from tuner.findings import Severity
-from tuner.text import clip, plain, width, wrapped
+from tuner.text import clip, fitted, plain, width
 from tuner.ui.remedies import Case, Entry, Next, Outlook, Remedy
 from tuner.ui.widgets.findings_list import sign_of
+from tuner.ui.widgets.set_in import set_in
 from tuner.ui.wording import flag_value, signed
 
-_DIM, _HEAD = "$foreground 50%", "bold $primary"
+_DIM, _HEAD = "$foreground 60%", "bold $primary"
 _SOFT = "$foreground 70%"
+#: Cells of sign or rank and origin before an entry's words.
+_HEAD_CELLS = 8
 #: Cells for a name before its two values, where there is room and where there is not.
 _WIDE, _LABEL_CELLS, _LABEL_CELLS_NARROW = 70, 30, 22
 
@@ -49,28 +52,27 @@ class EntryText(Widget):
         return Content("\n").join([*lines, *_effect(self.remedy, cells)])
 
 
-def entry_line(entry: Entry, cells: int) -> Content:
-    """One entry on one line of ``cells``."""
+def entry_line(entry: Entry, cells: int, *, whole: bool = False) -> Content:
+    """One entry in lines of ``cells``: on one line, or ``whole``."""
     match entry:
         case Case():
             sign, style = sign_of(entry.finding.severity)
             if entry.finding.severity is Severity.NOTE:
                 # Its colour is that of the cursor.
                 style = "bold"
-            return Content.assemble(
-                (f"{sign} ", style), (f"{entry.origin:<6}", "bold"), clip(plain(entry.finding.title), cells - 8)
-            )
+            head, words, gain = ((f"{sign} ", style), (f"{entry.origin:<6}", "bold")), entry.finding.title, ""
         case Next():
-            gain = _gain(entry)
-            room = cells - 8 - (width(gain) + 2 if gain else 0)
-            title = clip(plain(entry.proposal.title), room)
-            return Content.assemble(
-                (f"{entry.rank:>2}", "bold"), f"      {title}{' ' * max(0, room - width(title))}",
-                (f"  {gain}" if gain else "", _DIM),
-            )  # fmt: skip
-    sign, style = _outlook_sign(entry)
-    words = entry.advice.sentence if entry.advice is not None else entry.problem
-    return Content.assemble((f"{sign} ", style), (f"{entry.after:<6}", "bold"), clip(plain(words), cells - 8))
+            head, words, gain = ((f"{entry.rank:>2}", "bold"), ("      ", "")), entry.proposal.title, _gain(entry)
+        case Outlook():
+            sign, style = _outlook_sign(entry)
+            words, gain = _outlook_words(entry.advice) if entry.advice is not None else entry.problem, ""
+            head = (f"{sign} ", style), (f"{entry.after:<6}", "bold")
+    if whole:
+        text = Content.assemble(*head, plain(words), (f"  {gain}" if gain else "", _DIM))
+        return set_in(text, cells, _HEAD_CELLS)
+    room = cells - _HEAD_CELLS - (width(gain) + 2 if gain else 0)
+    title = fitted(plain(words), room) if gain else clip(plain(words), room)
+    return Content.assemble(*head, title, (f"  {gain}" if gain else "", _DIM))
 
 
 def _gain(entry: Next) -> str:
@@ -122,8 +124,8 @@ def _outlook(outlook: Outlook, cells: int) -> list[Content]:
         return _set_in(("?", "bold $warning"), outlook.problem, cells)
     advice = outlook.advice
     lines = [
-        *_set_in(_outlook_sign(outlook), advice.sentence, cells, style="bold"),
-        Content.assemble((f"  {_count(advice)} after {outlook.after}, best first", _DIM)),
+        *_set_in(_outlook_sign(outlook), _outlook_words(advice), cells, style="bold"),
+        Content.assemble((f"  {_count(advice)} after {outlook.after}{', best first' * bool(advice.proposals)}", _DIM)),
     ]
     if advice.derived_need is not None:
         lines += [*_head("What it must be good for"), *_set_in(("  ", ""), advice.derived_need.sentence, cells)]
@@ -140,9 +142,19 @@ def _outlook_sign(outlook: Outlook) -> tuple[str, str]:
     return ("✓", "bold $success") if outlook.advice.enough else ("→", "bold")
 
 
+def _outlook_words(advice: Advice) -> str:
+    """The sentence without the first proposal, whose own line comes next."""
+    if not advice.proposals:
+        return advice.sentence
+    title = advice.proposals[0].title
+    if advice.sentence == f"{title}.":
+        return "No need is stated, no work was seen yet: see below."
+    return advice.sentence.replace(f": {title[:1].lower()}{title[1:]}.", ": see below.")
+
+
 def _count(advice: Advice) -> str:
     number = len(advice.proposals)
-    return f"{number} proposals" if number != 1 else "1 proposal"
+    return f"{number or 'no'} proposal{'s' if number > 1 else ''}"
 
 
 def _head(words: str) -> list[Content]:
@@ -157,9 +169,7 @@ def _set_in(sign: tuple[str, str], text: str, cells: int, *, style: str = "") ->
     """A paragraph behind a sign, its further lines under the first."""
     mark, colour = sign
     indent = width(mark) + 1 if mark.strip() else width(mark)
-    parts = wrapped(plain(text), max(10, cells - indent)) or [""]
-    first = Content.assemble((mark.ljust(indent), colour), (parts[0], style))
-    return [first, *(Content.assemble(" " * indent, (part, style)) for part in parts[1:])]
+    return [set_in(Content.assemble((mark.ljust(indent), colour), (plain(text), style)), cells, indent)]
 
 
 def _effect(remedy: Remedy, cells: int) -> list[Content]:

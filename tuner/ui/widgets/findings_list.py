@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from tuner.findings import Finding, Severity
 from tuner.text import clip, plain
+from tuner.ui.widgets.set_in import set_in
 
 _ORDER = (Severity.FATAL, Severity.WARNING, Severity.NOTE)
 _SIGNS = {
@@ -29,21 +30,23 @@ def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda f: _ORDER.index(f.severity)))
 
 
-def findings_text(findings: Sequence[Finding], *, evidence: bool = False, remedies: int | None = None) -> Content:
-    """One paragraph a finding, worst first; the first ``remedies`` say what to do, None: all."""
+def findings_text(
+    findings: Sequence[Finding], cells: int, *, evidence: bool = False, remedies: int | None = None
+) -> Content:
+    """One paragraph of ``cells`` a finding, worst first; the first ``remedies`` say what to do, None: all."""
     lines: list[Content] = []
     for at, finding in enumerate(worst_first(findings)):
         remedy = plain(finding.remedy) if remedies is None or at < remedies else ""
         sign, style = _SIGNS[finding.severity]
-        lines.append(
-            Content.assemble(
-                (f"{sign} ", style),
-                (plain(finding.title), style if finding.severity is Severity.FATAL else ""),
-                (f" {remedy}" if remedy else "", "$foreground 70%"),
-            )
+        words = Content.assemble(
+            (f"{sign} ", style),
+            (plain(finding.title), style if finding.severity is Severity.FATAL else ""),
+            (f" {remedy}" if remedy else "", "$foreground 70%"),
         )
+        lines.append(set_in(words, cells, 2))
         if evidence:
-            lines += [Content.assemble((f"    {plain(line)}", "$foreground 50%")) for line in finding.evidence[:6]]
+            told = (Content.assemble((f"    {plain(line)}", "$foreground 60%")) for line in finding.evidence[:6])
+            lines += [set_in(line, cells, 4) for line in told]
     return Content("\n").join(lines)
 
 
@@ -67,8 +70,8 @@ def fitted(findings: Sequence[Finding], wide: int, high: int) -> Content:
     """Findings in ``wide`` × ``high`` cells: what will fail keeps its remedy, of the others as many as fit."""
     fatal = sum(f.severity is Severity.FATAL for f in findings)
     for remedies in range(len(findings), fatal - 1, -1):
-        words = findings_text(findings, remedies=remedies)
-        if words.get_height({}, wide) <= high:
+        words = findings_text(findings, wide, remedies=remedies)
+        if _lines(words) <= high:
             return words
     return _clipped(worst_first(findings), wide, high)
 
@@ -80,7 +83,7 @@ def _clipped(findings: Sequence[Finding], wide: int, high: int) -> Content:
     left = high - _height(fatal[:whole], wide) if whole else high
     rest = findings[whole:]
     shown = rest if len(rest) <= left else rest[: max(0, left - 1)]
-    lines = [findings_text(fatal[:whole])] if whole else []
+    lines = [findings_text(fatal[:whole], wide)] if whole else []
     lines += [
         Content.assemble((f"{_SIGNS[f.severity][0]} ", _SIGNS[f.severity][1]), clip(plain(f.title), wide - 2))
         for f in shown
@@ -92,4 +95,8 @@ def _clipped(findings: Sequence[Finding], wide: int, high: int) -> Content:
 
 
 def _height(findings: Sequence[Finding], wide: int) -> int:
-    return findings_text(findings).get_height({}, wide)
+    return _lines(findings_text(findings, wide))
+
+
+def _lines(text: Content) -> int:
+    return text.plain.count("\n") + 1

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LABEL = "$foreground 60%"
 #: Cells of a column: with words, with a bar besides; narrower ones take the short form.
 _WORDS, _BARS = 36, 48
+#: Cells of the words beside a bar; one more parts them from the next column.
+_BESIDE_BAR = 25
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +74,7 @@ def _cell(figure: Figure, cells: int) -> Content:
         text = clip(figure.short, cells - 7)
         return Content.assemble((f"{figure.title:<6}", _LABEL), (text, "bold"), " " * (cells - 6 - width(text)))
     text = clip(figure.words, cells - 10)
-    bar = max(0, cells - 10 - 26) if cells >= _BARS else 0
+    bar = max(0, cells - 10 - _BESIDE_BAR - 1) if cells >= _BARS else 0
     if bar < 8 or figure.whole is None:
         pad = " " * (bar + 1) if bar >= 8 and width(text) + bar + 10 <= cells else ""
         text = clip(text, cells - 10 - len(pad))
@@ -83,8 +85,8 @@ def _cell(figure: Figure, cells: int) -> Content:
         (f"{figure.title:<9}", _LABEL),
         meter(figure.part, figure.whole, bar, more=figure.more),
         " ",
-        (clip(text, 26), "bold"),
-        " " * (cells - 10 - bar - width(clip(text, 26))),
+        (clip(text, _BESIDE_BAR), "bold"),
+        " " * (cells - 10 - bar - width(clip(text, _BESIDE_BAR))),
     )
 
 
@@ -149,6 +151,8 @@ def _notice(look: Look | None, progress: Progress | None, starter: int | None) -
         return "", f"{progress.title}: {progress.current or 'working'}. p shows how far it is."
     if look is None:
         return "", "Looking for a running server …"
+    if look.running is None and progress is not None and progress.lost:
+        return "! ", f"No server runs: {progress.title}. p shows why, and the way back."
     if look.running is None:
         return "", "No server runs. R starts one with these flags."
     if starter is not None:
@@ -170,15 +174,15 @@ def _vram(gpus: Sequence[GpuReading]) -> Figure:
     gpu = max(told, key=lambda one: (one.used_mib or 0) / (one.total_mib or 1))
     used = (gpu.used_mib or 0) / 1024
     if gpu.total_mib is None:
-        return Figure(title="VRAM", words=f"{used:.1f} GiB", short=f"{used:.1f} GiB")
+        which = f"GPU {gpu.index} " if len(gpus) > 1 else ""
+        return Figure(title="VRAM", words=f"{which}{used:.1f} GiB", short=f"{which}{used:.1f} GiB")
     total, share = gpu.total_mib / 1024, percent(gpu.used_mib, gpu.total_mib)
-    return Figure(
-        title="VRAM",
-        words=f"{used:.1f} of {total:.1f} GiB {share}" + (f" GPU {gpu.index}" if len(gpus) > 1 else ""),
-        short=f"{used:.1f}/{total:.1f} GiB",
-        part=used,
-        whole=total,
-    )
+    words, short = f"{used:.1f} of {total:.1f} GiB {share}", f"{used:.1f}/{total:.1f} GiB"
+    if len(gpus) > 1:
+        # Which one goes first: what is cut is at the end.
+        words, short = f"GPU {gpu.index} {used:.1f}/{total:.1f} GiB", f"GPU {gpu.index} {used:.1f}/{total:.1f}"
+        words += f" {share}" if width(words) + width(share) < _BESIDE_BAR else ""
+    return Figure(title="VRAM", words=words, short=short, part=used, whole=total)
 
 
 def _kv(r: Readings) -> Figure:

@@ -9,7 +9,7 @@ from datetime import datetime
 from textual.content import Content
 
 from tuner.text import clip, plain, width
-from tuner.ui.trend import CURVES, FINE_S, Curve, Stretch, Told, boundaries, stretch
+from tuner.ui.trend import CARD_CURVES, CURVES, FINE_S, Curve, Stretch, Told, boundaries, stretch
 from tuner.ui.widgets.rows import Rows
 from tuner.ui.wording import NONE
 
@@ -19,6 +19,8 @@ _FULL = 8
 _TITLE, _LAST = 13, 15
 #: Narrowest chart worth a second column, and the highest one worth its rows.
 _TWO_FROM, _ROWS_MOST = 96, 7
+#: Rows of each chart that those of the cards leave to the others.
+_ROWS_LEAST = 2
 _BOUNDARY = "┊"
 #: Curves that the Tune screen has room for.
 _SHORT = ("KV in use", "Slots in use", "Running", "Waiting", "Decode")
@@ -27,27 +29,40 @@ _SHORT = ("KV in use", "Slots in use", "Running", "Waiting", "Decode")
 class LiveTrend(Rows):
     """KV use, slots in use, running and waiting requests and decode speed over the last ten minutes."""
 
+    _told: Sequence[Told] = ()
+
     def show(self, told: Sequence[Told]) -> None:
         """Draws when a line has changed, and only while shown."""
-        if not self.is_on_screen:
-            return
+        self._told = told
+        if self.is_on_screen:
+            self.redraw()
+
+    def lines(self, cells: int) -> list[Content]:
+        """A line a curve that has values."""
+        told = self._told
         if not told:
-            self.put([Content.assemble(("Nothing measured yet.", "$foreground 50%"))])
-            return
-        cells = max(10, (self.size.width or 80) - _TITLE - _LAST)
+            return [Content.assemble(("Nothing measured yet.", "$foreground 60%"))]
+        wide = max(10, cells - _TITLE - _LAST)
         end = told[-1].moment.at
-        drawn = [(c, stretch(told, c, end, FINE_S, cells)) for c in CURVES if c.title in _SHORT]
-        self.put([_line(curve, what) for curve, what in drawn if any(v is not None for v in what.values)])
+        drawn = [(c, stretch(told, c, end, FINE_S, wide)) for c in CURVES if c.title in _SHORT]
+        return [_line(curve, what) for curve, what in drawn if any(v is not None for v in what.values)]
 
 
 class TrendCharts(Rows):
     """A chart for each curve that has values, with the boundaries of rounds, as large as there is room for."""
 
+    _told: tuple[Sequence[Told], float, str, float] = ((), FINE_S, "", 0.0)
+
     def show(self, told: Sequence[Told], seconds: float, words: str) -> None:
         """Draws when anything has changed, and only while shown."""
-        if not self.is_on_screen or not self.size.width:
-            return
-        self.put(charts(told, seconds, words, self.size.width, self.size.height, time.time()))
+        self._told = told, seconds, words, time.time()
+        if self.is_on_screen:
+            self.redraw()
+
+    def lines(self, cells: int) -> list[Content]:
+        """All charts, as high as the widget."""
+        told, seconds, words, now = self._told
+        return charts(told, seconds, words, cells, self.size.height, now)
 
 
 def charts(told: Sequence[Told], seconds: float, words: str, cells: int, rows: int, now: float) -> list[Content]:
@@ -56,8 +71,11 @@ def charts(told: Sequence[Told], seconds: float, words: str, cells: int, rows: i
     wide = cells // columns - (2 if columns > 1 else 0)
     drawn = [(c, stretch(told, c, now, seconds, wide)) for c in CURVES]
     drawn = [(c, what) for c, what in drawn if any(v is not None for v in what.values)]
+    if (rows - 1) // max(1, -(-(len(drawn) + len(CARD_CURVES)) // columns)) > _ROWS_LEAST:
+        cards = [(c, stretch(told, c, now, seconds, wide)) for c in CARD_CURVES]
+        drawn += [(c, what) for c, what in cards if any(v is not None for v in what.values)]
     if not drawn:
-        return [Content.assemble(("Nothing measured in this time.", "$foreground 50%"))]
+        return [Content.assemble(("Nothing measured in this time.", "$foreground 60%"))]
     bands = -(-len(drawn) // columns)
     high = max(1, min(_ROWS_MOST, (rows - 1) // bands - 1))
     bands = min(bands, max(1, (rows - 1) // (high + 1)))
@@ -79,7 +97,7 @@ def _chart(curve: Curve, what: Stretch, cells: int, high: int, marks: Mapping[in
     scale = f"0 to {curve.form(top)}" if top > 0 else "all 0"
     gap = cells - width(curve.title) - width(last) - width(scale) - 2
     head = Content.assemble(
-        (curve.title, "$foreground 70%"), " ", (last, "bold"), " " * max(1, gap + 1), (scale, "$foreground 50%")
+        (curve.title, "$foreground 70%"), " ", (last, "bold"), " " * max(1, gap + 1), (scale, "$foreground 60%")
     )
     return [head, *(_row(what.values, top, high, level, marks) for level in reversed(range(high)))]
 

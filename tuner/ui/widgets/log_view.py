@@ -59,6 +59,17 @@ class LogView(ScrollView, can_focus=True):
         """Lines kept."""
         return len(self._lines)
 
+    @property
+    def found(self) -> str | None:
+        """The line of the hit one is at."""
+        return self._lines[self.hits[self.hit]] if 0 <= self.hit < len(self.hits) else None
+
+    def in_sight(self) -> list[str]:
+        """The lines on the screen, in full, with the one that has not ended."""
+        first = self.scroll_offset.y
+        lines = [*self._lines[first : first + self.size.height], self._pending]
+        return [line for line in lines[: self.size.height] if line]
+
     def clear(self) -> None:
         """Forgets every line."""
         self._lines, self._pending, self._wide, self.hits, self.hit = [], "", 0, [], -1

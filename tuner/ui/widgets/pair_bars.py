@@ -33,7 +33,7 @@ class PairBars(Widget):
                 continue
             most = max(old or 0, new or 0)
             for label, name, count, style in (
-                (title, pair.old.name, old, "$foreground 50%"),
+                (title, pair.old.name, old, "$foreground 60%"),
                 ("", pair.new.name, new, "$primary"),
             ):
                 lines.append(

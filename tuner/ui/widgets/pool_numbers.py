@@ -128,10 +128,10 @@ def _running(old: Baseline) -> Content:
 
 
 def _moved(old: Plan | None, new: Plan | None) -> frozenset[str]:
-    """Labels of the numbers that differ between two plans."""
+    """Labels of the numbers that differ between two plans, as they are shown."""
     if old is None or new is None:
         return frozenset()
-    return frozenset(label for label, name in _NUMBERS.items() if getattr(old, name) != getattr(new, name))
+    return frozenset(label for label, name in _NUMBERS.items() if round(getattr(old, name) - getattr(new, name), 2))
 
 
 def _row(
@@ -144,10 +144,13 @@ def _row(
     for part in filter(None, notes):
         longer = f"{note} · {part}" if note else part
         note = longer if width(longer) <= left else note
+    style = "bold $error" if fails else "bold"
+    if label in fresh:
+        style = "bold $block-cursor-foreground on $block-cursor-background"
     return Content.assemble(
         (f"{label:<{_LABEL}}", "$foreground 70%"),
         " " * (_NUMBER - width(number)),
-        (number, f"{'bold $error' if fails else 'bold'}{' on $primary 30%' if label in fresh else ''}"),
-        (f"{change:>{_CHANGE}}", "$foreground 50%" if settled else "bold $warning"),
+        (number, style),
+        (f"{change:>{_CHANGE}}", "$foreground 60%" if settled else "bold $warning"),
         (f"  {note}" if note else "", "$foreground 60%"),
     )

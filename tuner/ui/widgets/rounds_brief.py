@@ -182,7 +182,7 @@ class RoundsBrief(Widget):
         """As many as fit."""
         cells = self.size.width or 40
         if not self.lines:
-            return Content.assemble(("No rounds yet.", "$foreground 50%"))
+            return Content.assemble(("No rounds yet.", "$foreground 60%"))
         rows: list[Content] = []
         for summary in self.lines[: max(1, (self.size.height or 40) // 3)]:
             sign, style = ("!", "bold $error") if summary.damaged else _STATE_SIGNS[summary.state]

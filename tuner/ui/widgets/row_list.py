@@ -27,3 +27,8 @@ class RowList(OptionList):
             ],
             strip.cell_length,
         )
+
+
+def list_cells(listing: OptionList) -> int:
+    """Cells of a row of ``listing``, with its scroll bar or without."""
+    return max(20, listing.content_region.width - 1)

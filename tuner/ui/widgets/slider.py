@@ -15,6 +15,8 @@ from tuner.text import clip, width
 from tuner.ui.widgets.scale import Scale
 
 _TYPED = frozenset("0123456789.,")
+#: Keys that say themselves what becomes of a value that is being typed.
+_OWN_KEYS = frozenset({"enter", "delete"})
 
 
 class Slider(Widget, can_focus=True):
@@ -209,7 +211,7 @@ class Slider(Widget, can_focus=True):
         self._take(held)
 
     def on_key(self, event: events.Key) -> None:
-        """Digits go into the value while it is open; 0 and the point open it."""
+        """Digits go into the value while it is open; 0 and the point open it, Esc drops what was typed."""
         if self.typed is None:
             if event.character in ("0", "."):
                 self.typed = event.character
@@ -223,13 +225,17 @@ class Slider(Widget, can_focus=True):
         elif event.character in _TYPED:
             self.typed += event.character or ""
         else:
+            if event.key not in _OWN_KEYS:
+                # Whoever goes on with it open, to another knob or to the restart, means what it says.
+                self.action_type()
             return
         event.stop()
         event.prevent_default()
 
     def on_blur(self) -> None:
-        """What was typed and not taken is dropped."""
-        self.typed = None
+        """What was typed is taken, as by any key that goes on."""
+        if self.typed is not None:
+            self.action_type()
 
     # mouse
 

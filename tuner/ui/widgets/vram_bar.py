@@ -76,7 +76,7 @@ class VramBar(Widget):
         else:
             line = clip(" " * mark + f"└ headroom {plan.headroom_line_gib:.1f} GiB", cells)
         short = plan.ready_free_gib < plan.headroom_line_gib
-        return Content.assemble((line, "$warning" if short else "$foreground 50%"))
+        return Content.assemble((line, "$warning" if short else "$foreground 60%"))
 
 
 class TermTable(Sheet):
@@ -128,8 +128,8 @@ class TermTable(Sheet):
             ("■ ", _square(term, place)),
             f"{name}{' ' * (wide - width(name))}",
             (f"{term.gib:7.2f} GiB", "bold"),
-            (f"{change:>8}", "$foreground 50%" if change == "=" else "bold $warning"),
-            (f"  {source}" if width(source) == width(str(term.source)) else "", "$foreground 50%"),
+            (f"{change:>8}", "$foreground 60%" if change == "=" else "bold $warning"),
+            (f"  {source}" if width(source) == width(str(term.source)) else "", "$foreground 60%"),
         )
 
 
