@@ -20,6 +20,8 @@ class Foot(Footer):
 
     def compose(self) -> ComposeResult:
         """Textual's without the hidden ones, the spare ones marked."""
+        # Each key watches whether the line is compact, and Textual forgets those that are gone only when that is set.
+        self.mutate_reactive(Footer.compact)
         for shown in super().compose():
             if isinstance(shown, FooterKey) and shown.action.removeprefix("app.") in self._hidden:
                 continue
