@@ -14,6 +14,7 @@ from types import FrameType
 from typing import NoReturn, TypeVar
 
 from tuner.cli.output import FAILED, fail, say
+from tuner.rounds.errors import HistoryError
 from tuner.session.bootlog import read_log
 from tuner.session.deaths import same_recipe
 from tuner.session.session import Session
@@ -32,12 +33,20 @@ class Interrupts:
         """``words`` say what the first one does."""
         self.cancel = threading.Event()
         self._words = words
+        self._at_work = False
+        # No events: a signal that comes while one is set would wait for that for ever.
+        self._once = self._twice = False
         signal.signal(signal.SIGINT, self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        if self.cancel.is_set():
+        if self._once:
+            if self._at_work and self._twice:
+                # Raised again, it would come in the middle of the leaving itself.
+                return
+            self._twice = True
             raise KeyboardInterrupt
+        self._once = True
         self.cancel.set()
         with suppress(OSError):
             # Whoever listened may have gone; the command goes on to its end.
@@ -48,16 +57,17 @@ class Interrupts:
 
         Raises what the first of them raised that failed.
         """
+        self._at_work = True
         pool = ThreadPoolExecutor(max_workers=len(works), thread_name_prefix="work")
         try:
             futures = [pool.submit(work) for work in works]
             pending = set(futures)
             while pending:
                 _, pending = wait(pending, timeout=_JOIN_S)
+            pool.shutdown()
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
             left()
-        pool.shutdown()
+        self._at_work = False
         return [future.result() for future in futures]
 
 
@@ -67,7 +77,11 @@ def leave_at_once(session: Session, former: Mapping[int, Running | None], *, as_
     What was at work stops where it is, as after a kill: a server stays in its own session, and its round is settled by
     the next command.
     """
-    fail(" ".join(port_words(session, port, before) for port, before in former.items()), as_json=as_json)
+    try:
+        words = " ".join(port_words(session, port, before) for port, before in former.items())
+    except HistoryError as error:
+        words = f"What is on the port is not known: {error}"
+    fail(words, as_json=as_json)
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
