@@ -8,7 +8,16 @@ from datetime import datetime
 from typing import Any, TypeGuard
 
 from tuner.serverlog.model import BootFacts, DraftFacts, Phase
-from tuner.serverlog.patterns import EVENTS, EXCEPTION, HARMLESS, NOTABLE, TRACEBACK, TRIGGERS
+from tuner.serverlog.patterns import (
+    ACCESS,
+    EVENTS,
+    EXCEPTION,
+    HARMLESS,
+    LOGGED_REQUEST,
+    NOTABLE,
+    TRACEBACK,
+    TRIGGERS,
+)
 from tuner.serverlog.rank import Rank, rank_order
 from tuner.serverlog.version import VersionGuess
 
@@ -78,6 +87,8 @@ class Boot:
         """Any other line, with its time stamp and the ranks that it names."""
         if not at:
             self._unstamped(text)
+        if LOGGED_REQUEST.match(text) or ACCESS.match(text):
+            return
         if TRIGGERS.search(text):
             self._dispatch(text, at, ranks)
         self._note(text)

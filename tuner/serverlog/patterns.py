@@ -53,8 +53,8 @@ EVENTS: dict[str, re.Pattern[str]] = {
         "uvicorn_up": r"Uvicorn running on (?P<url>https?://\S+)",
         "ready": r"The server is fired up and ready to roll!",
         # The second one is the tuner's own (``server.logfile.note_stop``).
-        "stop_asked": r"SIGTERM received\. signum=|SIGTERM sent by tuner|Signal SIGTERM received while"
-        r"|INFO:\s+Shutting down",
+        "stop_asked": r"^(?:SIGTERM received\. signum=|SIGTERM sent by tuner|Signal SIGTERM received while"
+        r"|INFO:\s+Shutting down)",
         "stopped": r"kill_process_tree called: parent_pid=|INFO:\s+Finished server process \[\d+\]",
         "fatal": r"(?:Scheduler|DetokenizerManager|DataParallelController|TpModelWorker\w*) hit an exception"
         r"|Received sigquit from a child process|SIGQUIT received\. signum="
@@ -79,6 +79,10 @@ TRIGGERS = re.compile(
     r"is not available|already in use|watchdog|Fatal Python|error: |python|server_args=|Init torch|Linear attention|"
     r"KV budget|prefill CUDA|piecewise CUDA|Post-capture|Radix|hierarchical|sglang"
 )
+
+#: Lines of ``--log-requests`` (as text or JSON) and of uvicorn: what clients and models wrote is no word of the server.
+LOGGED_REQUEST = re.compile(r"^(?:(?:Receive|Finish): |\{\")")
+ACCESS = re.compile(r"^INFO:\s{1,8}\S{1,64} - \"")
 
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):")
 EXCEPTION = re.compile(

@@ -9,7 +9,7 @@ from tuner.serverlog.arguments import is_echo, read_arguments
 from tuner.serverlog.batch import batch_line, read_batch
 from tuner.serverlog.boot import Boot, is_time
 from tuner.serverlog.model import BatchLine, BootFacts, Record
-from tuner.serverlog.patterns import PROGRESS
+from tuner.serverlog.patterns import LOGGED_REQUEST, PROGRESS
 from tuner.serverlog.quiet import BATCH_MARK, FIRST_OF, FIRST_STAMP, RUN
 from tuner.serverlog.records import LineCutter, line_records
 
@@ -108,6 +108,9 @@ class BootReader:
         for record in line_records(line):
             self._tail.append(record.text[:_TAIL_WIDTH])
             self._read_record(record)
+            if LOGGED_REQUEST.match(record.text):
+                # A time stamp in what was asked or answered begins no record.
+                return
 
     def _read_record(self, record: Record) -> None:
         boot, text = self._boot, record.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tuner.redact import redact_text
+from tuner.serverlog.model import Phase
 from tuner.serverlog.reader import read_boot
 from tuner.text import plain
 
@@ -59,3 +60,38 @@ def test_a_weights_line_keeps_all_of_its_parts() -> None:
         {"target": 27.54},
     )
     assert facts.timings["load_weight"] == 12.5
+
+
+UP = (
+    f"{STAMP}max_total_num_tokens=1000, chunked_prefill_size=2048, max_prefill_tokens=16384, max_running_requests=10, "
+    f"context_len=1000, available_gpu_mem=3.00 GB\n"
+    f"{STAMP}INFO:     Uvicorn running on http://127.0.0.1:30000 (Press CTRL+C to quit)\n"
+    f"{STAMP}The server is fired up and ready to roll!\n"
+)
+SAID = (
+    "SIGTERM sent by tuner: a stop was asked for.",
+    "SIGTERM received. signum=15",
+    f"{STAMP}SIGTERM sent by tuner: a stop was asked for.",
+    f"{STAMP}Scheduler hit an exception: torch.OutOfMemoryError: CUDA out of memory",
+)
+BY_OTHERS = (
+    "Receive: obj=GenerateReqInput(rid='a', text='why {0}')",
+    "Finish: obj=GenerateReqInput(rid='a'), out={{'text': ' {0}'}}",
+    '{{"event": "request.finished", "out": {{"text": "{0}"}}}}',
+    'INFO:     127.0.0.1:40122 - "GET /x?q={0} HTTP/1.1" 404 Not Found',
+    "The request of a client failed: {0}",
+)
+
+
+@pytest.mark.parametrize("line", BY_OTHERS[:3])
+@pytest.mark.parametrize("said", SAID)
+def test_what_a_client_or_a_model_wrote_is_no_word_of_the_server(line: str, said: str) -> None:
+    assert read_boot(f"{UP}{STAMP}{line.format(said)}\n") == read_boot(UP)
+
+
+@pytest.mark.parametrize("line", BY_OTHERS)
+@pytest.mark.parametrize("said", SAID[:2])
+def test_a_stop_that_others_speak_of_does_not_hide_a_crash(line: str, said: str) -> None:
+    facts = read_boot(f"{UP}{STAMP}{line.format(said)}\n{STAMP}Scheduler hit an exception: Traceback\n")
+    assert not facts.stop_asked
+    assert facts.phase is Phase.DEAD
