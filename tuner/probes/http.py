@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,9 @@ _LONGEST_TEXT = 16_000
 _REACH_OF_STATUS = {404: Reach.OFF, 405: Reach.OFF, 401: Reach.LOCKED, 403: Reach.LOCKED}
 _T = TypeVar("_T")
 _CANCELLED = "The request was cancelled."
+_NOT_SGLANG = "The server's answer is not what SGLang sends: is another program on this port?"
+#: What OpenSSL's reasons are between.
+_REASON = re.compile(r"certificate verify failed: (.*?)\.?(?: \(_ssl\.c|$)")
 
 
 class ServerClient:
@@ -52,7 +56,10 @@ class ServerClient:
         # A few bytes of a compressed answer can stand for gigabytes, so none is asked for or taken.
         self._headers = {b"Accept-Encoding": b"identity"}
         if api_key:
-            self._headers[b"Authorization"] = f"Bearer {api_key}".encode()
+            # A variable that is no UTF-8 has its bytes as surrogates.
+            self._headers[b"Authorization"] = f"Bearer {api_key}".encode("utf-8", "surrogateescape")
+        #: Why the last look met no server, where more is known than that nothing answers; else empty.
+        self.problem = ""
 
     def close(self) -> None:
         """Nothing is held: each look and each generation has a connection of its own."""
@@ -110,9 +117,11 @@ class ServerClient:
                 self._connection(self._timeout, Limits(self._timeout)) as client,
                 client.stream("GET", self.url + path) as response,
             ):
+                self.problem = ""
                 return take(response)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError):
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             # UnicodeError: a host that cannot be written as a name of the Internet.
+            self.problem = _tls_sentence(error, self.url)
             return None
 
     def _connection(self, timeout_s: float, limits: Limits) -> httpx.Client:
@@ -201,10 +210,13 @@ class _Exchange:
                     self._take(json.loads(_bounded(response)), self._now())
         except Cancelled:
             self.error = self.error or _CANCELLED
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (SSEError, UnicodeDecodeError):
+            # Before the errors that they are kinds of.
+            self.error = _NOT_SGLANG
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
             self._failure = error
-        except (SSEError, ValueError, RecursionError):
-            self.error = "The server's answer is not what SGLang sends: is another program on this port?"
+        except (ValueError, RecursionError):
+            self.error = _NOT_SGLANG
         finally:
             self._ended = self._now()
 
@@ -293,6 +305,13 @@ def _refusal(status: int, body: bytes) -> str:
 
 
 def _failure_sentence(error: Exception, url: str, timeout_s: float) -> str:
+    if tls := _tls_sentence(error, url):
+        return tls
+    if isinstance(error, httpx.LocalProtocolError):
+        # Its own words show the header, and the key in it.
+        return (
+            "The request cannot be sent: the API key holds a character that no header can have, such as a line break."
+        )
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return f"Nothing answers at {url}."
     if isinstance(error, httpx.TimeoutException):
@@ -300,3 +319,17 @@ def _failure_sentence(error: Exception, url: str, timeout_s: float) -> str:
     if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
         return "The server closed the connection in the middle of its answer."
     return f"The request to {url} failed: {plain(str(error)) or type(error).__name__}."
+
+
+def _tls_sentence(error: Exception, url: str) -> str:
+    """What keeps a connection from being a secure one; empty for any other error. Known by OpenSSL's own words alone:
+    the module that names them is not loaded for a plain address."""
+    said = plain(str(error))
+    if not isinstance(error, httpx.ConnectError) or "[SSL" not in said:
+        return ""
+    if reason := _REASON.search(said):
+        return (
+            f"The certificate of {url} is not trusted ({reason[1]}): name the file of the authority that signed it "
+            "by the variable SSL_CERT_FILE, or take the address that it was made for."
+        )
+    return f"No secure connection to {url} comes about: it may be one for http://."

@@ -114,7 +114,7 @@ class Attached:
         with self._lock:
             readings = self._poller.read()
             if Reach.OK not in (readings.metrics, readings.loads):
-                raise AddressError(_why_silent(self.url, readings))
+                raise AddressError(_why_silent(self.url, readings, self._client.problem))
             return self._known().recipe
 
     def _known(self) -> _Told:
@@ -191,7 +191,15 @@ class AttachedSession(Session):
                 f"The model folder {recipe.model_path or 'of the server'} is not here, and a plan needs its config: "
                 "attach with --model DIR, a config.json or a packaged shape."
             )
-        return super().planning_inputs(recipe, given or Given(model=self._model))
+        try:
+            return super().planning_inputs(recipe, given or Given(model=self._model))
+        except CannotPlan as error:
+            if given is not None or self._probe(recipe).read():
+                raise
+            raise CannotPlan(
+                "No GPU can be read here, and a plan needs to know how much of it is free: "
+                "tuner plan takes that from --free-before and --free-after, or from the server's log by --boot-log."
+            ) from error
 
     def _held_gib(self, recipe: Recipe, gpu: GpuReading) -> float:
         """What the server's processes hold of a card, where the driver and the process table tell."""
@@ -253,9 +261,9 @@ def _own_addresses() -> set[str]:
     return {address.address for card in psutil.net_if_addrs().values() for address in card}
 
 
-def _why_silent(url: str, readings: Readings) -> str:
+def _why_silent(url: str, readings: Readings, problem: str) -> str:
     if Reach.LOCKED in (readings.metrics, readings.loads):
         return f"The server {url} wants its API key: name the variable that holds it by --key-env."
     if all(reach is Reach.UNREACHABLE for reach in (readings.metrics, readings.loads)):
-        return f"Nothing answers at {url}: check the address, and that the server is up."
+        return problem or f"Nothing answers at {url}: check the address, and that the server is up."
     return f"What answers at {url} is no SGLang server, or one before 0.5.9 without metrics: check host and port."

@@ -45,7 +45,9 @@ def poll(
     except MetricsError:
         metrics = Reach.NONSENSE
     answered = None if metrics is Reach.UNREACHABLE and loads is Reach.UNREACHABLE else at - began
-    return msgspec.structs.replace(window.add(at, metrics, loads, info, answered), at=wall())
+    readings = window.add(at, metrics, loads, info, answered)
+    notice = (answered is None and client.problem) or readings.notice
+    return msgspec.structs.replace(readings, at=wall(), notice=notice)
 
 
 class Poller:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,10 +17,36 @@ import pytest
 from tuner.metrics.model import Reach
 from tuner.probes import assemble, http
 from tuner.probes.http import ServerClient
+from tuner.session.attached import AddressError, Attached
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nConnection: close\r\n"
 JSON = HEAD % b"application/json"
 EVENTS = HEAD % b"text/event-stream"
+
+
+@contextmanager
+def listening(answer: Callable[[socket.socket, threading.Event], None]) -> Iterator[int]:
+    """A port that answers each connection with ``answer``, whatever it asks."""
+    over = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.02)
+
+    def run() -> None:
+        while not over.is_set():
+            with suppress(OSError):
+                peer, _ = listener.accept()
+                peer.settimeout(5)
+                with peer:
+                    answer(peer, over)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        over.set()
+        thread.join()
+        listener.close()
 
 
 @contextmanager
@@ -239,3 +268,73 @@ def test_a_look_at_a_server_that_takes_no_request_ends_in_time() -> None:
         client = ServerClient(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.3)
         assert client.loads() is Reach.UNREACHABLE
         assert client.health() is None
+
+
+def test_an_answer_that_is_no_stream_of_events_is_told_as_that() -> None:
+    with serving(says(JSON + b"\r\n", b"{}")) as (url, _):
+        assert "not what SGLang sends" in ServerClient(url).generate({}).error
+
+
+def test_a_host_that_cannot_be_a_name_is_not_blamed_on_the_server() -> None:
+    assert ServerClient("http://a..b:3").generate({}).error.startswith("The request to http://a..b:3 failed: ")
+
+
+def test_no_error_shows_the_key() -> None:
+    with serving(says(JSON + b"\r\n", b"{}")) as (url, _):
+        client = ServerClient(url, api_key="hunter2\nhunter2")
+        said = client.generate({}).error
+        assert client.loads() is Reach.UNREACHABLE
+    assert said.startswith("The request cannot be sent: the API key holds")
+    assert "hunter2" not in said
+
+
+def test_a_key_that_is_no_utf8_is_sent_as_the_bytes_it_is() -> None:
+    with serving(says(JSON + b"\r\n", b"{}")) as (url, asked):
+        assert ServerClient(url, api_key="k\udce4", timeout=5).loads() == {}
+    assert b"Bearer k\xe4\r\n" in asked[0] + b"\r\n"
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """A server's side of TLS, with a certificate that nobody else signed."""
+    folder = tmp_path_factory.mktemp("certificate")
+    key, certificate = str(folder / "key.pem"), str(folder / "certificate.pem")
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def test_a_certificate_that_is_not_trusted_is_told_as_that(certified: ssl.SSLContext) -> None:
+    def answer(peer: socket.socket, over: threading.Event) -> None:
+        with certified.wrap_socket(peer, server_side=True) as secure:
+            secure.recv(65536)
+
+    with listening(answer) as port:
+        url = f"https://127.0.0.1:{port}"
+        client = ServerClient(url, timeout=5)
+        words = f"The certificate of {url} is not trusted ("
+        assert client.loads() is Reach.UNREACHABLE
+        assert client.problem.startswith(words)
+        assert client.problem.endswith(".") and "_ssl.c" not in client.problem
+        assert client.generate({}).error == client.problem
+        server = Attached(url, {})
+        with pytest.raises(AddressError) as error:
+            server.recipe()
+        assert str(error.value) == client.problem
+        _, readings, _ = server.look()
+        assert readings.notice == client.problem
+        server.close()
+
+
+def test_what_speaks_no_tls_is_told_as_that() -> None:
+    def answer(peer: socket.socket, over: threading.Event) -> None:
+        peer.recv(65536)
+        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with listening(answer) as port:
+        said = ServerClient(f"https://127.0.0.1:{port}").generate({}).error
+    assert said == f"No secure connection to https://127.0.0.1:{port} comes about: it may be one for http://."

@@ -101,6 +101,18 @@ class OneCard:
         pass
 
 
+def test_without_a_card_to_read_the_plan_names_the_command_that_takes_its_numbers(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = OneCard()
+    monkeypatch.setattr(card, "read", list)
+    monkeypatch.setattr("tuner.session.session.probe_for", lambda *_: card)
+    session = AttachedSession(Home.at(tmp_path), Attached(f"127.0.0.1:{port}", {}), {}, model="qwen3.8-27b-fp8-text")
+    with pytest.raises(CannotPlan, match=r"No GPU can be read here.*tuner plan takes that from --free-before"):
+        session.planning_inputs(Recipe(flags={"model_path": "/models/not-here"}))
+    session.close()
+
+
 def test_with_a_model_named_it_plans_though_the_servers_folder_is_not_here(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
