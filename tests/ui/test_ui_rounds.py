@@ -11,11 +11,12 @@ from textual.widgets import Input
 from uifakes import DEMO, FakeSession
 from uiscreen import Opened, screen_text, told, until
 
-from tuner.recipe.model import Recipe
+from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.model import Round, RoundState
 from tuner.session.deaths import refusal
 from tuner.ui.app import TunerApp
 from tuner.ui.screens.dialog import ConfirmScreen
+from tuner.ui.screens.export import Written
 from tuner.ui.screens.rounds import RoundList
 from tuner.ui.screens.working import WorkingScreen
 from tuner.ui.widgets.log_view import LogView
@@ -234,6 +235,38 @@ async def test_exporting_writes_the_file_and_asks_before_it_replaces_one(
         assert target.read_text() == "mine"
         await pilot.press("enter")
         await until(pilot, lambda: target.read_text() != "mine")
+
+
+def test_what_to_do_with_an_exported_file_can_be_pasted_whatever_its_name() -> None:
+    assert Written("/tmp/a b/状态.sh", "sh").next == "bash '/tmp/a b/状态.sh' starts it."
+    assert Written("/srv/r1.toml", "toml").next == "tuner run /srv/r1.toml starts it."
+
+
+async def test_what_cannot_be_exported_is_said_and_the_app_goes_on(
+    session: FakeSession, opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran(session)
+    monkeypatch.chdir(tmp_path)
+
+    def cannot(number: int, fmt: str) -> str:
+        raise RecipeError(f"old_flag of r{number} is not a flag of SGLang.")
+
+    async with opened() as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1")
+        await pilot.press("e")
+        await until(pilot, lambda: bool(app.screen.query("#path")))
+        app.screen.query_one("#path", Input).value = "~nobody-of-that-name/r1.toml"
+        await pilot.press("enter")
+        await until(pilot, lambda: "cannot be written: No such file" in " ".join(screen_text(app).split()))
+        monkeypatch.setattr(session, "export", cannot)
+        await pilot.press("escape")
+        await until(pilot, lambda: not app.screen.query("#path"))
+        await pilot.press("e")
+        await until(pilot, lambda: bool(app.screen.query("#path")))
+        app.screen.query_one("#path", Input).value = str(tmp_path / "r1.sh")
+        await pilot.press("enter")
+        await until(pilot, lambda: "old_flag of r1 is not a flag of SGLang." in screen_text(app))
+        assert not (tmp_path / "r1.sh").exists()
 
 
 async def test_a_round_is_exported_in_any_format_under_a_name_that_fits(

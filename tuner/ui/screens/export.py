@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import ClassVar
 
 import msgspec
@@ -16,6 +17,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, OptionList, Static
 from textual.widgets.option_list import Option as Line
 
+from tuner.place import expanded
+from tuner.recipe.model import RecipeError
 from tuner.rounds.errors import HistoryError
 from tuner.session.export import RECIPE_FORMATS, write_file
 from tuner.ui.widgets.choice import Option
@@ -51,7 +54,7 @@ class Written(msgspec.Struct, frozen=True):
     @property
     def next(self) -> str:
         """How it is put to use, in one sentence; empty where that needs none."""
-        return _NEXT.get(self.fmt, "").format(self.path, Path(self.path).name)
+        return _NEXT.get(self.fmt, "").format(quote(self.path), quote(Path(self.path).name))
 
 
 class FormatList(RowList):
@@ -157,14 +160,14 @@ class ExportScreen(ModalScreen[Written | None]):
 
     @work(thread=True, exclusive=True, group="export")
     def _save(self, path: str, fmt: str, *, replace: bool) -> None:
-        target = Path(path).expanduser().absolute()
+        target = expanded(path).absolute()
         try:
             if target.exists() and not replace:
                 self._replace = path
                 self.app.call_from_thread(self._say, f"{target} is there already: Enter again replaces it.", bad=True)
                 return
             write_file(target, self._text_of(fmt), fmt)
-        except HistoryError as error:
+        except (HistoryError, RecipeError) as error:
             self.app.call_from_thread(self._say, str(error), bad=True)
             return
         except OSError as error:

@@ -37,7 +37,7 @@ class EntryText(Widget):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Lines are broken here, with what follows set in: the height comes from the same text."""
-        return self._text(width).get_height({}, width)
+        return self._text(width).get_height({}, max(1, width))
 
     def _text(self, cells: int) -> Content:
         match self.entry:

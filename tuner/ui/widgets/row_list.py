@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.geometry import Size
 from textual.strip import Strip
 from textual.widgets import OptionList
 
 from tuner.ui.themes import FEW_COLOURS
 
+#: A cell of text, and what stands at both sides of it.
+_LEAST_CELLS = 3
+
 
 class RowList(OptionList):
     """In sixteen colours none has all others readable on it: there the chosen row has the cursor's colour alone."""
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """Of a width that text can be wrapped to: that of a terminal dragged to nothing is none."""
+        return super().get_content_height(container, viewport, max(_LEAST_CELLS, width))
 
     def render_line(self, y: int) -> Strip:
         """A line of the list."""

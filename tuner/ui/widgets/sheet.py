@@ -36,4 +36,5 @@ def _height(text: Content, wide: int) -> int:
     lines = text.split("\n")
     if all(line.cell_length <= wide for line in lines):
         return len(lines)
-    return text.get_height({}, wide)
+    # Of a terminal that is dragged to nothing, Textual asks for a width of none, and cannot wrap to that.
+    return text.get_height({}, max(1, wide))
