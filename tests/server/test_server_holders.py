@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tuner.metrics.model import GpuProcess
+from tuner.metrics.model import GpuProcess, GpuReading
 from tuner.recipe.model import Recipe
+from tuner.server.cards import card_findings
 from tuner.server.holders import holders
 from tuner.server.model import ServerHandle
 
@@ -77,3 +78,14 @@ def test_the_card_check_tells_no_secret_of_a_stranger(child: subprocess.Popen[by
     (found,) = card_findings(Recipe(), {}, [card], servers=())
     assert "--api-key ***" in found.evidence[0]
     assert "verysecret" not in " ".join(found.evidence)
+
+
+def test_a_program_that_was_given_a_whole_script_is_told_on_one_line() -> None:
+    script = "import sys\nif sys:\n\tinput()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
+        card = GpuReading(index=0, total_mib=48_000, free_mib=40_000, processes=(GpuProcess(pid=process.pid),))
+        (told,) = holders(card.processes, None).values()
+        (found,) = card_findings(Recipe(), {}, [card], servers=())
+        process.kill()
+    assert told.command.endswith("-c import sys if sys: input()")
+    assert found.evidence[0].endswith("-c import sys if sys: input()")

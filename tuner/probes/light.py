@@ -2,7 +2,8 @@
 
 Left out are the command line of httpx, anyio (the asynchronous half of httpcore), and OpenSSL until there is an https
 address. asyncio, hashlib and hmac import OpenSSL too, only to have it ready: they are imported here without it, and do
-all the app needs (without TLS of asyncio's own, and from Python 3.12 on without hashlib's pbkdf2_hmac). Where OpenSSL or asyncio was imported before, nothing of it can be spared, and all is as usual.
+all the app needs (without TLS of asyncio's own, and from Python 3.12 on without hashlib's pbkdf2_hmac). Where OpenSSL
+or asyncio was imported before, nothing of it can be spared, and all is as usual.
 """
 
 from __future__ import annotations

@@ -265,7 +265,8 @@ def _command_of(process: GpuProcess) -> list[str]:
 
 
 def _shown(command: Sequence[str]) -> str:
-    return " ".join(redact([plain(word) for word in command]))
+    # Split last: a word can be a whole script, and a finding shows a line.
+    return " ".join(" ".join(redact([plain(word) for word in command])).split())
 
 
 def _process_line(process: GpuProcess) -> str:

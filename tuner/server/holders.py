@@ -45,11 +45,16 @@ def _holder(process: GpuProcess, main: Set[int]) -> Holder:
     told, command = process.name or "", _command(process.pid)
     # In a container the driver's number may be that of another process here, or of none.
     if not command or Path(told.split(" ", 1)[0]).name not in " ".join(command):
-        return Holder(clip(redact_text(plain(told)), _SHOWN_CELLS), None)
+        return Holder(_line(redact_text(plain(told))), None)
     program = Path(command[0]).name if command[0].startswith("/") else command[0]
     # Cleaned first: an escape sequence inside a key would hide it from the redaction.
     words = " ".join(redact([plain(word) for word in (program, *command[1:])]))
-    return Holder(clip(words, _SHOWN_CELLS), bool(main & lineage(process.pid)) if main else None)
+    return Holder(_line(words), bool(main & lineage(process.pid)) if main else None)
+
+
+def _line(text: str) -> str:
+    """One line: programs are given whole scripts as words."""
+    return clip(" ".join(text.split()), _SHOWN_CELLS)
 
 
 def _command(pid: int) -> list[str]:
