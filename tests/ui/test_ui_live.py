@@ -13,6 +13,7 @@ from uiscreen import Opened, screen_text, told, until
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import GpuInstance, GpuProcess, GpuReading, Readings
 from tuner.rounds.samples import High, Moment
+from tuner.ui.screens.help import HelpText
 from tuner.ui.screens.large_chart import LargeChartScreen
 from tuner.ui.screens.live import LiveScreen, facts
 from tuner.ui.screens.working import WorkingScreen
@@ -175,6 +176,20 @@ async def test_a_server_that_is_only_looked_at_is_not_touched_and_a_sentence_say
         await until(pilot, lambda: "read-only: start, check and stop it where it runs." in told(app))
         assert not isinstance(app.screen, WorkingScreen)
     assert (session.asked, session.stopped) == ([], 0)
+
+
+@pytest.mark.parametrize("attached", ["", "http://gpu-box:30000"])
+async def test_the_keys_listed_for_a_server_that_is_only_looked_at_are_those_it_takes(
+    session: FakeSession, opened: Opened, attached: str
+) -> None:
+    session.attached = attached
+    async with opened() as (app, pilot):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Esc closes" in screen_text(app))
+        listed = app.screen.query_one(HelpText).text(100).plain
+    on_the_server = ("Restart ", "Verify ", "Stop ", "Auto ", "tune.auto", "restart,")
+    assert [words in listed for words in on_the_server] == [not attached] * len(on_the_server)
+    assert "Quit" in listed and "Numbers" in listed
 
 
 async def test_a_server_that_is_only_looked_at_gets_no_advice_from_rounds_of_this_machine(

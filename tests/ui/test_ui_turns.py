@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -16,10 +18,12 @@ from textual.css.stylesheet import Stylesheet
 from textual.dom import DOMNode
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.widget import Widget
 from uiscreen import Opened, screen_text, styles_text, until
 
 from tuner.ui import garbage
 from tuner.ui.app import TunerApp
+from tuner.ui.screens import sizing
 from tuner.ui.screens.help import HelpScreen
 
 
@@ -244,3 +248,74 @@ async def test_another_size_is_laid_out_once_and_with_its_own_classes(
         await pilot.resize_terminal(120, 36)
         await until(pilot, lambda: app.screen.size == Size(120, 36))
         assert {"-wide", "-tall"} <= app.screen.classes
+
+
+async def test_another_size_is_drawn_in_turns_after_its_layout_and_then_painted_at_once(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(size=(200, 50)) as (app, pilot):
+        await app.workers.wait_for_complete()
+        await pilot.pause(0.1)
+        turn, laid_out, painted = 0, list[int](), list[int]()
+        drawn: dict[int, set[Widget]] = {}
+        lay_out, paint, draw = Screen._refresh_layout, Screen._compositor_refresh, Widget.render_lines
+
+        async def turns() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        def noted_layout(self: Screen[Any], size: Size | None = None, scroll: bool = False) -> None:
+            if size is not None:
+                laid_out.append(turn)
+            lay_out(self, size, scroll)
+
+        def noted_painting(self: Screen[Any]) -> None:
+            painted.append(turn)
+            paint(self)
+
+        def noted_drawing(self: Widget, crop: Any) -> Any:
+            drawn.setdefault(turn, set()).add(self)
+            return draw(self, crop)
+
+        monkeypatch.setattr(sizing, "_DRAWN_S", 0.0)
+        monkeypatch.setattr(Screen, "_refresh_layout", noted_layout)
+        monkeypatch.setattr(Screen, "_compositor_refresh", noted_painting)
+        monkeypatch.setattr(Widget, "render_lines", noted_drawing)
+        counting = asyncio.create_task(turns())
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: bool(laid_out) and any(turn > laid_out[0] for turn in painted))
+        counting.cancel()
+        first = min(turn for turn in painted if turn >= laid_out[0])
+        ahead = {at: widgets for at, widgets in drawn.items() if laid_out[0] < at < first}
+        assert len(ahead) > 10 and {len(widgets) for widgets in ahead.values()} == {1}
+        assert {slider.id for slider in app.screen.query("Slider")} <= {w.id for ws in ahead.values() for w in ws}
+
+
+async def test_work_that_an_app_does_not_come_to_begin_leaves_no_warning(collector: None, opened: Opened) -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        async with opened() as (app, _):
+            garbage.only_in_turns()
+            app._keep()
+            app.workflow.begin_round()
+            app.workers.cancel_all()
+        gc.collect()
+    assert not [str(warning.message) for warning in seen if "never awaited" in str(warning.message)]
+
+
+async def test_what_a_thread_brings_for_a_dialog_that_has_gone_is_dropped(opened: Opened) -> None:
+    async with opened() as (app, pilot):
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        dialog = app.screen
+        dialog.brought = []
+        dialog.bring = MethodType(lambda self, what: self.brought.append(what), dialog)
+        await asyncio.to_thread(app.call_from_thread, dialog.bring, "in time")
+        await asyncio.to_thread(app.call_from_thread, setattr, dialog, "title", "Help in time")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.screen is not dialog and not dialog.is_running)
+        await asyncio.to_thread(app.call_from_thread, dialog.bring, "late")
+        await asyncio.to_thread(app.call_from_thread, setattr, dialog, "title", "Help, late")
+        assert (dialog.brought, dialog.title) == (["in time"], "Help in time")

@@ -228,6 +228,16 @@ class TunerApp(RestylingApp):
         except HistoryError as error:
             self.call_from_thread(self.say, str(error), severity="warning")
 
+    def call_from_thread(self, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """As Textual's, but what a thread brings for a screen that has gone meanwhile, or at the end, is dropped."""
+        owner = args[0] if callback is setattr else getattr(callback, "__self__", self)
+
+        def if_there() -> Any:
+            gone = isinstance(owner, Screen) and not (owner.is_attached and owner.is_running)
+            return callback(*args, **kwargs) if self.is_running and not gone else None
+
+        return super().call_from_thread(if_there)
+
     def _keep_out_of_collections(self) -> None:
         """Screens live as long as the app: looking through them for garbage holds it up 0.1 s a time."""
         opened = self.current_mode, self.theme
@@ -244,8 +254,9 @@ class TunerApp(RestylingApp):
         if due():
             self._collect_when_quiet(keep=False)
 
-    def _collect_when_quiet(self, *, keep: bool) -> None:
-        self.run_worker(collect(keep=keep), group="garbage")
+    @work(group="garbage")
+    async def _collect_when_quiet(self, *, keep: bool) -> None:
+        await collect(keep=keep)
 
     def on_unmount(self) -> None:
         """Lets the threads go; the server stays up."""
@@ -482,7 +493,8 @@ class TunerApp(RestylingApp):
 
         screen = self.screen
         title = next((t for m, _, t in PLACES if isinstance(screen, Place) and m == screen.mode), "")
-        self.push_screen(HelpScreen(title, getattr(screen, "purpose", ""), key_groups(screen), FILE))
+        groups = key_groups(screen, without=ON_THE_SERVER if self.session.attached else ())
+        self.push_screen(HelpScreen(title, getattr(screen, "purpose", ""), groups, FILE))
 
     def action_guide(self) -> None:
         """The guide at the page of the screen."""

@@ -10,6 +10,8 @@ import asyncio
 import gc
 import time
 
+from textual._styles_cache import StylesCache
+
 #: Collections of the middle generation, of 7000 objects each, after which a full one is due. Python waits for ten.
 _DUE = 3
 _NEVER = 1_000_000_000
@@ -46,6 +48,8 @@ async def collect(*, keep: bool = False) -> None:
         await asyncio.sleep(_PAUSE_S)
         if time.perf_counter() - began < _QUIET_S:
             break
+    # A cache of colours, which keeps the drawn lines of up to 1,024 widgets that are gone.
+    StylesCache.get_inner_outer.cache_clear()
     gc.collect()
     if keep:
         gc.freeze()

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
+from textual import work
 from textual.app import App
 from textual.css.stylesheet import Stylesheet
 from textual.screen import Screen
@@ -48,12 +49,13 @@ class RestylingApp(App[None]):
             self.stylesheet.update_nodes([self])
             await self._give_styles(self.screen_stack)
             self.screen.refresh()
-        self.run_worker(self._restyle_others(), group="restyle", exclusive=True)
+        self._restyle_others()
 
     async def _restyle_opened(self, unseen: ExitStack) -> None:
         with unseen:
             await self._give_styles(self.screen_stack)
 
+    @work(group="restyle", exclusive=True)
     async def _restyle_others(self) -> None:
         # Textual has no public word for them; what it keeps elsewhere is restyled when it is opened.
         stacks: dict[str, list[Screen[Any]]] = getattr(self, "_screen_stacks", {})

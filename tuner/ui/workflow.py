@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -143,7 +143,8 @@ class Workflow:
 
     def begin_round(self, *, force: bool = False) -> None:
         """Starts the draft, unasked; ``force`` starts what the plan would refuse."""
-        self._app.run_worker(self._begin_round(force=force), exclusive=True, group="begin")
+        begun: Callable[[], Awaitable[None]] = partial(self._begin_round, force=force)
+        self._app.run_worker(begun, exclusive=True, group="begin")
 
     # what comes of it
 

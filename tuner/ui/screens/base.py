@@ -16,7 +16,7 @@ from textual.widget import Widget
 from tuner.ui.commands import ON_THE_SERVER
 from tuner.ui.copying import Copied, address
 from tuner.ui.restyling import PAUSE_S
-from tuner.ui.screens.sizing import size_classes
+from tuner.ui.screens.sizing import paint_after_layout, size_classes
 from tuner.ui.widgets.chrome import NavBar, StatusLine
 from tuner.ui.widgets.foot import Foot
 
@@ -78,6 +78,7 @@ class Place(Screen[None]):
         self.update_classes(classes, animate=False)
         # Until then nothing is painted: the screen takes no other message.
         await asyncio.sleep(PAUSE_S)
+        paint_after_layout(self)
 
     def to_copy(self) -> Copied:
         """What the copy key takes: what is under the eye, where nothing is chosen the server's address."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar
 
 import msgspec
@@ -30,12 +30,15 @@ class KeyLine(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-def key_groups(screen: Screen[object]) -> dict[str, list[KeyLine]]:
-    """Keys that work now, by where they belong: the widget in focus, the screen, everywhere."""
+def key_groups(screen: Screen[object], without: Collection[str] = ()) -> dict[str, list[KeyLine]]:
+    """Keys that work now but for the actions ``without``, by where they belong: widget in focus, screen, everywhere."""
     groups: dict[str, dict[str, KeyLine]] = {"Here": {}, "This screen": {}, "Everywhere": {}}
     for active in screen.active_bindings.values():
         binding = active.binding
         if not binding.tooltip or binding.system or not active.enabled:
+            continue
+        # A screen shows some keys of the app beside its own.
+        if binding.action.removeprefix("app.") in without:
             continue
         where = "Everywhere" if active.node is screen.app else "This screen" if active.node is screen else "Here"
         key = binding.key_display or screen.app.get_key_display(binding)
