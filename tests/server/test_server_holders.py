@@ -21,11 +21,17 @@ from tuner.server.model import ServerHandle
 _NO_PROCESS = 2**30
 
 
+def comes_up(process: subprocess.Popen[bytes]) -> None:
+    """Waits until it runs its own program: for a moment after its start it has no command line."""
+    assert process.stdout is not None
+    assert process.stdout.read(2) == b"up"
+
+
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", "input()", "--api-key", "sk-verysecret1", "\x1b[31mred"], stdin=subprocess.PIPE
-    ) as process:
+    command = [sys.executable, "-c", "input('up')", "--api-key", "sk-verysecret1", "\x1b[31mred"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        comes_up(process)
         yield process
         process.kill()
 
@@ -39,7 +45,7 @@ def test_a_process_without_a_name_is_told_by_its_command_line_without_secrets(
     child: subprocess.Popen[bytes],
 ) -> None:
     (told,) = holders([GpuProcess(pid=child.pid)], None).values()
-    assert told.command.startswith(f"{Path(sys.executable).name} -c input()")
+    assert told.command.startswith(f"{Path(sys.executable).name} -c input('up')")
     assert told.command.endswith("--api-key *** red")
     assert told.ours is None
 
@@ -81,11 +87,12 @@ def test_the_card_check_tells_no_secret_of_a_stranger(child: subprocess.Popen[by
 
 
 def test_a_program_that_was_given_a_whole_script_is_told_on_one_line() -> None:
-    script = "import sys\nif sys:\n\tinput()"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
+    script = "import sys\nif sys:\n\tinput('up')"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        comes_up(process)
         card = GpuReading(index=0, total_mib=48_000, free_mib=40_000, processes=(GpuProcess(pid=process.pid),))
         (told,) = holders(card.processes, None).values()
         (found,) = card_findings(Recipe(), {}, [card], servers=())
         process.kill()
-    assert told.command.endswith("-c import sys if sys: input()")
-    assert found.evidence[0].endswith("-c import sys if sys: input()")
+    assert told.command.endswith("-c import sys if sys: input('up')")
+    assert found.evidence[0].endswith("-c import sys if sys: input('up')")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import threading
+import os
+import select
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 
 import click
@@ -30,13 +33,31 @@ from tuner.units import format_tokens
 @command
 def watch_command(url: str | None, key_env: str | None, every: float, count: int | None, as_json: bool) -> int:
     """Print one line a second about the running server: with --json one object a line."""
-    with opened(url, key_env) as source:
-        try:
-            follow(source, _json_line if as_json else line, every=every, count=count, wait=threading.Event().wait)
-        except KeyboardInterrupt:
-            # The way to end it, so no word about it.
-            return DONE
+    with opened(url, key_env) as source, _until_ctrl_c() as wait:
+        follow(source, _json_line if as_json else line, every=every, count=count, wait=wait)
     return DONE
+
+
+@contextmanager
+def _until_ctrl_c() -> Iterator[Callable[[float], bool]]:
+    """A wait of some seconds that says whether Ctrl+C came, then or before: the way to end, so no word about it.
+
+    An exception in the middle of a look can be lost: Python drops those that arise while it cleans up an object.
+    """
+    heard, say_it = os.pipe()
+    os.set_blocking(say_it, False)
+
+    def hear(*_: object) -> None:
+        with suppress(BlockingIOError):  # said often enough
+            os.write(say_it, b".")
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield lambda seconds: bool(select.select([heard], [], [], max(0.0, seconds))[0])
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(heard)
+        os.close(say_it)
 
 
 def follow(
@@ -45,10 +66,13 @@ def follow(
     *,
     every: float,
     count: int | None,
-    wait: Callable[[float], object],
+    wait: Callable[[float], bool],
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Writes a line every ``every`` seconds, ``count`` of them; a look that takes long puts off no later one."""
+    """Writes a line every ``every`` seconds, ``count`` of them, or until ``wait`` says that it is enough.
+
+    A look that takes long puts off no later one.
+    """
     due = clock()
     number = 0
     while True:
@@ -57,7 +81,8 @@ def follow(
         if count is not None and number >= count:
             return
         due = max(due + every, clock())
-        wait(due - clock())
+        if wait(due - clock()):
+            return
 
 
 def line(look: Look) -> str:

@@ -83,13 +83,16 @@ def test_lines_come_at_their_times_however_long_a_look_takes(capsys: pytest.Capt
             now[0] += 0.3 if len(waits) != 2 else 2.5
             return look(BUSY)
 
-    def wait(seconds: float) -> None:
+    def wait(seconds: float) -> bool:
         waits.append(round(seconds, 3))
         now[0] += seconds
+        return False
 
     follow(Source(), lambda _: "x", every=1.0, count=5, wait=wait, clock=lambda: now[0])
     assert waits == [0.7, 0.7, 0.0, 0.7]
     assert capsys.readouterr().out.split() == ["x"] * 5
+    follow(Source(), lambda _: "y", every=1.0, count=None, wait=lambda _: True, clock=lambda: now[0])
+    assert capsys.readouterr().out.split() == ["y"]
 
 
 def test_a_server_by_its_address_in_one_status(script: Script, port: int) -> None:

@@ -21,6 +21,8 @@ from tuner.session.watching import Running, Watch
 class SilentServer:
     """A server that answers nothing."""
 
+    problem = ""
+
     def __init__(self, url: str, api_key: str | None = None, timeout: float = 1.0) -> None:
         self.url = url
 
