@@ -23,7 +23,7 @@ _EFFECTS: tuple[tuple[str, int, float, float], ...] = (
 )
 #: Flags whose spelling by version the planner's own conflicts judge.
 _JUDGED_THERE = frozenset({"mamba_radix_cache_strategy", "mamba_scheduler_strategy"})
-#: A part of the need that a proposal may lose without lessening it (rounding of fractions).
+#: What a part that is short, or that no stated need asks for, may lose without being worse (rounding of fractions).
 _ROUNDING = 0.005
 #: Flags that say where a server is, not what it is.
 _PLACE = frozenset({"host", "port", "api_key", "admin_api_key", "served_model_name"})
@@ -81,9 +81,10 @@ def _goes_against(case: Case, planned: Plan) -> bool:
     """Whether a part of the need that held, or came near, is lost; only the headroom may be bought with pools."""
     old = case.deficit
     new = case.demand.deficit(planned)
-    lost = [getattr(new, name) > getattr(old, name) + _ROUNDING for name in ("kv", "requests", "slots")]
-    if any(lost):
-        return True
+    for name in ("kv", "requests", "slots"):
+        had, has = getattr(old, name), getattr(new, name)
+        if has > had + (0.0 if case.stated and had == 0 else _ROUNDING):
+            return True
     if planned.ready_free_gib < case.headroom_gib and planned.ready_free_gib < case.plan.ready_free_gib - 0.01:
         return True
     return planned.lowest_free_gib < 0

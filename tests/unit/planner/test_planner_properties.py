@@ -46,7 +46,7 @@ def some_flags(draw: st.DrawFn) -> dict[str, Any]:
         "chunked_prefill_size": st.sampled_from((2048, 4096, 8192)),
         "disable_cuda_graph": st.just(True),
     }
-    for name in draw(st.sets(st.sampled_from(sorted(optional)), max_size=6)):
+    for name in sorted(draw(st.sets(st.sampled_from(sorted(optional)), max_size=6))):
         flags[name] = draw(optional[name])
     return flags
 
