@@ -127,3 +127,45 @@ def test_where_time_is_short_fewer_requests_are_timed_but_never_too_few(
     seen = auto_proof.prove(bench, Goal(need=need, ttft_p95_s=1.0), budget=Budget(1800.0))
     assert seen.ttft is not None and least <= seen.ttft.count <= most
     assert (seen.ttft.p95_s is None) is (seen.ttft.count < ENOUGH)
+
+
+class Quick(Served):
+    """A wire on a server so quick that the requests of a burst are over before the others come, ``apart`` times."""
+
+    def __init__(self, log: Path, apart: int, waiting: int) -> None:
+        self.log, self.apart, self.waiting = log, apart, waiting
+        self.bursts = 0
+        self.sent = 0
+
+    async def __aenter__(self) -> Quick:
+        self.bursts += 1
+        self.sent = 0
+        return self
+
+    async def generate(self, _body: object, began: float) -> Exchange:
+        self.sent += 1
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(
+                "[2026-11-29 15:52:22] Prefill batch, #new-seq: 1, #new-token: 10, #cached-token: 0, "
+                "full token usage: 0.01, mamba usage: 0.10, #running-req: 0, "
+                f"#queue-req: {self.waiting}, cuda graph: True\n"
+            )
+        at = 10.0 * self.sent if self.bursts <= self.apart else 0.0
+        return msgspec.structs.replace(await super().generate(_body, began), sent_at_s=at)
+
+
+@pytest.mark.parametrize(
+    ("apart", "waiting", "together", "bursts"),
+    [(0, 0, 2, 1), (2, 0, 2, 3), (9, 0, 1, 4), (9, 1, 1, 1)],
+    ids=["together at once", "later", "never", "the server holds one back"],
+)
+def test_requests_that_a_quick_server_answers_one_after_the_other_are_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: int, waiting: int, together: int, bursts: int
+) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    wire = Quick(log, apart, waiting)
+    monkeypatch.setattr(auto_proof, "wire_to", lambda _target: wire)
+    bench = auto_proof.Bench(Target(url="http://127.0.0.1:1", model="m"), log, lambda: None, None, 1000)
+    seen = auto_proof.prove(bench, Goal(need=Need(input_tokens=10, agents=2)), budget=Budget(1800.0))
+    assert (seen.together, seen.answered, wire.bursts) == (together, 2, bursts)

@@ -59,24 +59,30 @@ def overlap(answers: Sequence[Answered]) -> int:
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a piece of the server's log says. ``together``: most requests that ran or were prefilled in one batch."""
+    """What a piece of the server's log says. ``together``: most requests that ran or were prefilled in one batch.
+
+    ``batches``: how many lines tell of one; ``waited``: most requests that waited while one was made.
+    """
 
     together: int = 0
     retracted: int = 0
+    batches: int = 0
+    waited: int = 0
 
 
 def told(lines: Iterable[str]) -> Told:
     """Reads the log lines that were printed while the requests were served."""
-    together = retracted = 0
+    together = retracted = batches = waited = 0
     for line in lines:
         if (seen := _RETRACTED.search(line)) is not None:
             retracted += int(seen[1])
         batch = batch_line(line)
         if batch is None:
             continue
+        batches, waited = batches + 1, max(waited, batch.queued)
         new = _NEW_SEQUENCES.search(line)
         together = max(together, batch.running + (int(new[1]) if new is not None else 0))
-    return Told(together=together, retracted=retracted)
+    return Told(together=together, retracted=retracted, batches=batches, waited=waited)
 
 
 def _aborted(reason: Any) -> str | None:
