@@ -74,6 +74,8 @@ async def test_what_opens_over_a_screen(
         await pilot.press("ctrl+p")
         await until(pilot, lambda: isinstance(app.screen, CommandPalette))
         await until(pilot, lambda: "key A" in screen_text(app) and not app.screen.query_one(CommandList).loading)
+        # What lies under it is painted in a turn of its own.
+        await until(pilot, lambda: "[1 Tune]" in screen_text(app))
         await read(app, snapshot, "palette")
         await pilot.press("escape", "G")
         await until(pilot, lambda: isinstance(app.screen, GuideScreen) and "c Contents" in screen_text(app))
