@@ -37,6 +37,13 @@ class Limits:
         left = None if self._end is None else self._end - time.monotonic()
         return min((s for s in (timeout, left) if s is not None), default=None)
 
+    def connect(self, timeout: float | None) -> float | None:
+        """As ``left``, for a step towards a connection. Raises ConnectTimeout where none are left."""
+        left = self.left(timeout)
+        if left is not None and left <= 0:
+            raise httpcore.ConnectTimeout
+        return left
+
     def step(self, until: float | None) -> float | None:
         """Seconds to wait before the next look at ``cancel``, at most up to the time ``until``. Raises Cancelled."""
         if self._cancel is not None and self._cancel.is_set():
@@ -66,9 +73,7 @@ class _Backend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        left = self._limits.left(timeout)
-        if left is not None and left <= 0:
-            raise httpcore.ConnectTimeout
+        left = self._limits.connect(timeout)
         return _Line(self._sockets.connect_tcp(host, port, left, local_address, socket_options), self._limits)
 
 
@@ -110,9 +115,7 @@ class _Line(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        left = self._limits.left(timeout)
-        if left is not None and left <= 0:
-            raise httpcore.ConnectTimeout
+        left = self._limits.connect(timeout)
         return _Line(self._stream.start_tls(ssl_context, server_hostname, left), self._limits, secure=True)
 
     def close(self) -> None:
