@@ -12,15 +12,17 @@ from tuner.deferred import names_in
 if TYPE_CHECKING:
     from tuner.doctor.card_rules import diagnose_cards
     from tuner.doctor.log_rules import diagnose_log
-    from tuner.doctor.looks import diagnose_readings
     from tuner.doctor.merging import merged
     from tuner.doctor.plan_rules import diagnose_plan
+    from tuner.doctor.readings_rules import diagnose_readings
     from tuner.doctor.remedy import Remedied, plan_after, set_words, with_remedies, with_remedy
     from tuner.doctor.roles import diagnose_roles
     from tuner.doctor.round_rules import diagnose_round
+    from tuner.doctor.watched import Watched
 
 __all__ = [
     "Remedied",
+    "Watched",
     "diagnose_cards",
     "diagnose_log",
     "diagnose_plan",
@@ -38,10 +40,11 @@ __getattr__ = names_in(
     __name__,
     card_rules="diagnose_cards",
     log_rules="diagnose_log",
-    looks="diagnose_readings",
     merging="merged",
     plan_rules="diagnose_plan",
+    readings_rules="diagnose_readings",
     remedy="Remedied plan_after set_words with_remedies with_remedy",
     roles="diagnose_roles",
     round_rules="diagnose_round",
+    watched="Watched",
 )

@@ -13,8 +13,6 @@ from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import Reach, Readings
 from tuner.units import format_seconds
 
-__all__ = ["RULES", "Watched", "readings_findings"]
-
 #: KV use below which queueing is not for want of KV.
 _KV_ROOM = 0.8
 #: Time to first token that people call slow, seconds, and how busy the card must then be for it to be physics.
@@ -225,8 +223,8 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def readings_findings(case: Watched) -> tuple[Finding, ...]:
-    """What is true of a running server, warnings before notes."""
+def diagnose_readings(case: Watched) -> tuple[Finding, ...]:
+    """What is true of a running server, warnings before notes: one look is enough for some rules, an hour is better."""
     if not case.samples:
         return ()
     found = [f for rule in RULES if (f := rule(case))]

@@ -14,7 +14,7 @@ from tuner.units import format_tokens
 
 
 class Watched:
-    """Looks at one server over time, with what is known of its start.
+    """Looks at one server over time, oldest first, with what is known of its start.
 
     ``flags`` are in effect or asked, ``facts`` its log's; ``alone_prefill_tokens_per_s``: speed of a cold prompt that
     had the server to itself, where one was measured. ``computed_tokens``: prompt tokens computed, where a counter tells

@@ -11,6 +11,7 @@ import msgspec
 
 from tuner.doctor import (
     Remedied,
+    Watched,
     diagnose_cards,
     diagnose_log,
     diagnose_plan,
@@ -100,12 +101,14 @@ def diagnose_running(session: Session, wait: Callable[[float], None] = time.slee
     found = merged(
         by_log,
         diagnose_readings(
-            samples,
-            gpus=look.gpus,
-            flags=recipe.flags,
-            facts=facts,
-            headroom_gib=headroom,
-            alone_prefill_tokens_per_s=_alone_speed(round_.physics if round_ else None),
+            Watched(
+                samples,
+                gpus=look.gpus,
+                flags=recipe.flags,
+                facts=facts,
+                headroom_gib=headroom,
+                alone_prefill_tokens_per_s=_alone_speed(round_.physics if round_ else None),
+            )
         ),
         diagnose_cards(look.gpus, own=_own_pids(handle, look.gpus), headroom_gib=headroom),
         diagnose_round(recipe.flags, effective, facts or BootFacts()),
@@ -246,7 +249,9 @@ def _of_page(path: Path, flags: Mapping[str, Any], facts: BootFacts | None, head
         readings = Readings(at=0.0, metrics=reach, loads=Reach.OFF, notice=str(error))
     else:
         readings, computed = window.add(0.0, snapshot, Reach.OFF), snapshot.prefill_computed
-    return diagnose_readings([readings], flags=flags, facts=facts, headroom_gib=headroom_gib, computed_tokens=computed)
+    return diagnose_readings(
+        Watched([readings], flags=flags, facts=facts, headroom_gib=headroom_gib, computed_tokens=computed)
+    )
 
 
 def _page(path: Path) -> str:

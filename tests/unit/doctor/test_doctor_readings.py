@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tuner.doctor import diagnose_cards, diagnose_readings
+from tuner.doctor import Watched, diagnose_cards, diagnose_readings
 from tuner.findings import FindingId, Severity
 from tuner.metrics import ReadingsWindow, parse_metrics
 from tuner.metrics.model import GpuProcess, GpuReading, Reach, Readings, Spread
@@ -22,16 +22,16 @@ def reading(at=0.0, **values):
 
 
 def ids(*samples, **known):
-    return [f.id for f in diagnose_readings(samples, **known)]
+    return [f.id for f in diagnose_readings(Watched(samples, **known))]
 
 
 def one(*samples, **known):
-    (found,) = diagnose_readings(samples, **known)
+    (found,) = diagnose_readings(Watched(samples, **known))
     return found
 
 
 def test_nothing_told_is_nothing_found():
-    assert diagnose_readings([]) == ()
+    assert diagnose_readings(Watched([])) == ()
     assert ids(reading()) == []
     assert ids(Readings(at=0.0, metrics=Reach.OK, loads=Reach.OK)) == []
 
@@ -224,7 +224,8 @@ def test_recorded_servers_under_load_raise_nothing_above_a_note_but_what_is_true
         window.add(108.0, mid_page, json.loads(data["loads_mid"]), info),
     ]
     speculates = info.get("speculative_algorithm")
-    found = diagnose_readings(samples, flags={"speculative_algorithm": speculates, "max_running_requests": 3})
+    known = {"speculative_algorithm": speculates, "max_running_requests": 3}
+    found = diagnose_readings(Watched(samples, flags=known))
     # Random weights accept no draft.
     warned = [f.id for f in found if f.severity is Severity.WARNING]
     assert warned == ([FindingId.DRAFTS_REJECTED] if speculates else [])

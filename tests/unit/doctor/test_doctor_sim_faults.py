@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tuner.doctor import diagnose_log, diagnose_readings
+from tuner.doctor import Watched, diagnose_log, diagnose_readings
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics import ReadingsWindow, parse_metrics
 from tuner.probes.http import ServerClient
@@ -139,6 +139,6 @@ def test_a_server_that_answers_nothing_any_more_is_told_from_its_readings():
             pass
         looks = [window.add(at, parse_metrics(client.metrics()), loads) for at in (0.0, 70.0, 140.0)]
         client.close()
-        assert FindingId.HANG in [f.id for f in diagnose_readings(looks)]
+        assert FindingId.HANG in [f.id for f in diagnose_readings(Watched(looks))]
         assert FindingId.HANG not in [f.id for f in running.diagnosed()]
     asking.join(30)
