@@ -1,7 +1,8 @@
 """What the app costs in a terminal of 120 by 40: ``python tests/bench/bench_app.py [--peer COMMAND ...]``.
 
 The app alone is counted; the stand-in server runs in a process of its own, under a steady load, and is polled at 1 Hz.
-With ``--peer "sgtop --port {port}"`` other programs are measured in the same run, on the same server.
+With ``--peer "sgtop --port {port}"`` other programs are measured in the same run, on the same server. With
+``--port PORT`` the server is the one that serves there already, started by the tuner in the home of ``TUNER_HOME``.
 Limits: first paint 1.0 s, memory 60 MB, 3 % of a core, 5 kB/s to the terminal, slider to preview 30 ms at p95.
 """
 
@@ -27,6 +28,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psutil
 
@@ -150,6 +153,26 @@ def measure_peer(words: list[str], environment: dict[str, str], watch_s: float) 
     return figures
 
 
+@contextmanager
+def standing(port: int | None) -> Iterator[tuple[dict[str, str], int]]:
+    """The environment and the port of a running server: the one on ``port``, or a stand-in that is stopped again."""
+    if port is not None:
+        yield dict(os.environ), port
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free: int = probe.getsockname()[1]
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "TUNER_HOME": home}
+        tuner = [sys.executable, "-m", "tuner"]
+        start = [*tuner, "run", "demo", "--set", f"port={free}"]
+        subprocess.run(start, env=environment, check=True, capture_output=True)
+        try:
+            yield environment, free
+        finally:
+            subprocess.run([*tuner, "stop"], env=environment, check=True, capture_output=True)
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--runs", type=int, default=3)
@@ -157,18 +180,11 @@ def main() -> int:
     options.add_argument(
         "--peer", action="append", default=[], metavar="COMMAND", help="another program; {port} is the server's"
     )
+    options.add_argument("--port", type=int, help="on the server that serves there, not on the stand-in")
     asked = options.parse_args()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    peers = {command: shlex.split(command.replace("{port}", str(port))) for command in asked.peer}
-    found: dict[str, list[dict[str, float]]] = {"tuner": [], **{command: [] for command in peers}}
-    with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "TUNER_HOME": home}
-        tuner = [sys.executable, "-m", "tuner"]
-        subprocess.run(
-            [*tuner, "run", "demo", "--set", f"port={port}"], env=environment, check=True, capture_output=True
-        )
+    with standing(asked.port) as (environment, port):
+        peers = {command: shlex.split(command.replace("{port}", str(port))) for command in asked.peer}
+        found: dict[str, list[dict[str, float]]] = {"tuner": [], **{command: [] for command in peers}}
         over = threading.Event()
         worker = threading.Thread(target=load, args=(port, over))
         worker.start()
@@ -181,7 +197,6 @@ def main() -> int:
         finally:
             over.set()
             worker.join()
-            subprocess.run([*tuner, "stop"], env=environment, check=True, capture_output=True)
     missed = 0
     for command, runs in found.items():
         print(f"{command}: the best of {asked.runs}, then all")

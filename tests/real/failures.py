@@ -21,10 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from machine import Tuner, installed, options, recipe, smaller_card, table, vram_mib
+from machine import TOLERANCE_MIB, Tuner, installed, options, recipe, smaller_card, table, vram_mib
 
 PRESET = "qwen3.8-27b-r01"
-TOLERANCE_MIB = 64
 WRONG_PYTHON = "{folder}/python-without-sglang"
 
 #: Name, what is set, and the finding ids that are right, before the start as after it.
@@ -203,11 +202,11 @@ def main() -> int:
     asked = parser.parse_args()
     rows: list[list[object]] = []
     good = True
-    before = vram_mib()
+    before = vram_mib(asked.gpu)
     with (
         tempfile.TemporaryDirectory() as folder,
         installed(asked) as tuner,
-        smaller_card(asked.python, asked.card_gib),
+        smaller_card(asked),
     ):
         wrong = Path(WRONG_PYTHON.format(folder=folder))
         wrong.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n', encoding="utf-8")
@@ -226,7 +225,7 @@ def main() -> int:
             took = f"{time.monotonic() - began:.0f} s"
             rows.append([name, " or ".join(wanted), *(one or "–" for one in seen), took, "yes" if fine else "NO"])
             print(f"{name}: {seen} {'' if fine else 'WRONG'}".rstrip(), flush=True)
-    after = vram_mib()
+    after = vram_mib(asked.gpu)
     head = [
         "failure",
         "should be called",

@@ -20,6 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+#: VRAM of an idle card moves by this much.
+TOLERANCE_MIB = 64
+
 #: Run by the interpreter that has PyTorch: holds all of the card but so many GiB until it is ended.
 _BALLAST = """
 import sys, time, torch
@@ -66,6 +69,8 @@ def options(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--env", action="append", default=[], metavar="NAME=VALUE", help="environment of the server")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="flag of every start")
     parser.add_argument("--card-gib", type=float, help="leave only so much of the card free, as on a smaller one")
+    parser.add_argument("--gpu", help="the one GPU to use, by its number; the others are another's")
+    parser.add_argument("--home", type=Path, help="keep the tuner's home here, so that another command can look at it")
     parser.add_argument("--port", type=int, default=30000)
     parser.add_argument("--out", type=Path, help="write what was found here, as JSON")
     parser.add_argument("--sim", action="store_true", help="rehearse this script on the stand-in server")
@@ -74,7 +79,7 @@ def options(description: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def installed(asked: argparse.Namespace) -> Iterator[Tuner]:
-    """The tuner from ``--wheels`` in a folder of its own (else as installed here), with an empty home."""
+    """The tuner from ``--wheels`` in a folder of its own (else as installed here), with a home of its own."""
     with tempfile.TemporaryDirectory() as folder:
         site = None
         if asked.wheels is not None:
@@ -82,16 +87,18 @@ def installed(asked: argparse.Namespace) -> Iterator[Tuner]:
             wheels = sorted(map(str, asked.wheels.glob("*.whl")))
             pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(site)]
             subprocess.run([*pip, *wheels], check=True)
-        yield Tuner(sys.executable, site, Path(folder) / "home")
+        yield Tuner(sys.executable, site, asked.home or Path(folder) / "home")
 
 
 @contextmanager
-def smaller_card(python: str | None, gib: float | None) -> Iterator[None]:
-    """Another process holds the card's memory but for ``gib``: the pools come out as on a card of that size."""
-    if gib is None or python is None:
+def smaller_card(asked: argparse.Namespace) -> Iterator[None]:
+    """Another process holds the card's memory but for ``--card-gib``: the pools come out as on a card of that size."""
+    if asked.card_gib is None or asked.python is None:
         yield
         return
-    held = subprocess.Popen([python, "-c", _BALLAST, str(gib)], stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, **({"CUDA_VISIBLE_DEVICES": asked.gpu} if asked.gpu else {})}
+    ballast = [asked.python, "-c", _BALLAST, str(asked.card_gib)]
+    held = subprocess.Popen(ballast, env=environment, stdout=subprocess.PIPE, text=True)
     assert held.stdout is not None
     try:
         if held.stdout.readline().strip() != "held":
@@ -103,14 +110,15 @@ def smaller_card(python: str | None, gib: float | None) -> Iterator[None]:
 
 
 def recipe(tuner: Tuner, asked: argparse.Namespace, preset: str, into: Path) -> list[str]:
-    """``preset`` set to this machine, as the words that name it to ``tuner run`` and its like."""
+    """``preset``, shipped or a file, set to this machine, as the words that name it to ``tuner run`` and its like."""
     shipped = {known["name"]: known["path"] for known in tuner("presets")[1]}
-    status, answer = tuner("import", shipped[preset], "-o", str(into))
+    status, answer = tuner("import", shipped.get(preset, preset), "-o", str(into))
     if status:
         raise SystemExit(f"{preset} could not be imported: {answer}")
     text = into.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("CUDA_VISIBLE_DEVICES")]
-    given = [f"{name} = {json.dumps(value)}" for name, _, value in (pair.partition("=") for pair in asked.env)]
+    pairs = [*asked.env, *([f"CUDA_VISIBLE_DEVICES={asked.gpu}"] if asked.gpu else [])]
+    given = [f"{name} = {json.dumps(value)}" for name, _, value in (pair.partition("=") for pair in pairs)]
     at = next((n for n, line in enumerate(lines) if line.strip() == "[environment]"), None)
     if at is None:
         lines += ["", "[environment]", *given]
@@ -122,9 +130,9 @@ def recipe(tuner: Tuner, asked: argparse.Namespace, preset: str, into: Path) -> 
     return [str(into), *(word for pair in sets for word in ("--set", pair))]
 
 
-def vram_mib() -> list[int]:
-    """Used memory of each GPU, from nvidia-smi: not the tuner's own reading. Empty on a machine without it."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+def vram_mib(gpu: str | None = None) -> list[int]:
+    """Used memory of each GPU, or of one, from nvidia-smi: not the tuner's own reading. Empty where there is none."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", *(["-i", gpu] if gpu else [])]
     try:
         done = subprocess.run(query, stdout=subprocess.PIPE, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

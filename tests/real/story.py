@@ -10,86 +10,38 @@ table of every round, predicted against actual, for the README. Exit status 0 wh
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from machine import Tuner, in_flight, installed, options, recipe, smaller_card, table, vram_mib
+from exactness import HEAD, inexact, row
+from machine import TOLERANCE_MIB, Tuner, in_flight, installed, options, recipe, smaller_card, table, vram_mib
 
 PRESET = "qwen3.8-27b-r01"
 SPECULATION = ("speculative_algorithm=NEXTN", "speculative_num_steps=1", "speculative_eagle_topk=1",
                "speculative_num_draft_tokens=2")  # fmt: skip
-#: How far off KV tokens may be, percent: on the first round, and once a boot log calibrates.
-FIRST_PERCENT, LATER_PERCENT = 0.2, 0.05
-TOLERANCE_MIB = 64
 
 
-def row(round_: dict[str, Any], vram: list[int]) -> list[object]:
-    """One round, predicted against actual."""
-    plan, accuracy = round_.get("plan") or {}, round_.get("accuracy") or {}
-    checks = round_.get("checks") or []
-    levels = round_.get("vram_mib") or {}
-
-    def both(name: str) -> str:
-        predicted, actual = accuracy.get(f"{name}_predicted"), accuracy.get(f"{name}_actual")
-        if actual is None:
-            return "–"
-        return f"{predicted:,} / {actual:,}" if isinstance(predicted, int) else f"{predicted or 0:.2f} / {actual:.2f}"
-
-    return [
-        round_["name"],
-        round_["state"],
-        plan.get("basis", "–"),
-        both("slots"),
-        both("tokens"),
-        f"{accuracy['tokens_percent']:+.3f} %" if accuracy.get("tokens_percent") is not None else "–",
-        both("requests"),
-        both("ready_free"),
-        levels.get("peak", "–"),
-        f"{round_['ready_seconds']:.0f} s" if round_.get("ready_seconds") else "–",
-        f"{sum(check['verdict'] == 'pass' for check in checks)} of {len(checks)}",
-        " ".join(map(str, vram)) or "–",
-    ]
-
-
-HEAD = ("round", "state", "basis", "state slots", "KV tokens", "off", "requests", "GiB free at ready", "peak MiB",
-        "ready", "checks", "MiB after")  # fmt: skip
-
-
-def exact(rounds: list[dict[str, Any]]) -> list[str]:
-    """What was less exact than promised, one sentence each."""
-    wrong = []
-    for number, round_ in enumerate(rounds):
-        accuracy = round_.get("accuracy") or {}
-        if accuracy.get("tokens_actual") is None:
-            continue
-        if accuracy["slots_predicted"] != accuracy["slots_actual"]:
-            wrong.append(f"{round_['name']}: {accuracy['slots_predicted']} slots, {accuracy['slots_actual']} came")
-        limit = LATER_PERCENT if number else FIRST_PERCENT
-        if abs(accuracy["tokens_percent"]) > limit:
-            wrong.append(f"{round_['name']}: KV tokens {accuracy['tokens_percent']:+.3f} % off, limit {limit} %")
-    return wrong
-
-
-def story(tuner: Tuner, start: list[str], need: list[str], url: str) -> dict[str, Any]:
+def story(tuner: Tuner, start: list[str], need: list[str], asked: argparse.Namespace) -> dict[str, Any]:
     """Runs it; what every step answered."""
-    found: dict[str, Any] = {"before": vram_mib()}
+    found: dict[str, Any] = {"before": vram_mib(asked.gpu)}
     _, first = tuner("run", *start, "--note", "the article's first round")
     print(f"{first.get('name')}: {first.get('state')} {first.get('reason') or first.get('error') or ''}", flush=True)
     speculation = [word for pair in SPECULATION for word in ("--set", pair)]
     status, found["auto"] = tuner("auto", *start, *speculation, *need)
-    print(f"auto ended with {status}: {found['auto'].get('sentence') or found['auto'].get('error')}", flush=True)
+    print(f"auto ended with {status}: {found['auto'].get('reason') or found['auto'].get('error')}", flush=True)
     found["met"] = status == 0
     tokens, agents = int(need[need.index("--input") + 1]), int(need[need.index("--agents") + 1])
-    found["beside"] = in_flight(url, tokens, agents)
+    found["beside"] = in_flight(f"http://127.0.0.1:{asked.port}", tokens, agents)
     _, found["status"] = tuner("status")
     _, listed = tuner("rounds")
     names = sorted((r["name"] for r in listed), key=lambda name: int(name[1:]))
     found["rounds"] = [tuner("show", name)[1] for name in names]
     _, found["stop"] = tuner("stop")
-    found["after"] = vram_mib()
+    found["after"] = vram_mib(asked.gpu)
     return found
 
 
@@ -105,14 +57,14 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as folder,
         installed(asked) as tuner,
-        smaller_card(asked.python, asked.card_gib),
+        smaller_card(asked),
     ):
         start = recipe(tuner, asked, PRESET, Path(folder) / "r01.toml")
-        found = story(tuner, start, need, f"http://127.0.0.1:{asked.port}")
+        found = story(tuner, start, need, asked)
     print(table(HEAD, [row(round_, found["after"]) for round_ in found["rounds"]]))
     beside = found["beside"]
     print(f"{asked.agents} requests by plain HTTP: at most {beside['together']} ran together; {beside['answers']}")
-    wrong = exact(found["rounds"])
+    wrong = inexact(found["rounds"])
     wrong += [] if found["met"] else ["the need was not met"]
     wrong += [f"a request was not answered: {a['error']}" for a in beside["answers"] if "error" in a]
     wrong += [f"a request was retracted {a['retractions']} times" for a in beside["answers"] if a.get("retractions")]
