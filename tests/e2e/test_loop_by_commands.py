@@ -37,6 +37,18 @@ def test_two_rounds_are_compared_exported_and_run_again(user: User) -> None:
     assert [r["name"] for r in user.json("rounds")] == ["r3", "r2", "r1"]
 
 
+def test_only_the_checks_that_the_recipe_names_decide(user: User) -> None:
+    broken = 'tuner.simulator={"speed": 0, "fault": "broken-tool-args"}'
+    start = ("run", "demo", "--sim", "--set", f"port={user.port}", "--set", broken)
+    assert user.json(*start, status=1)["state"] == "unverified"
+    round_ = user.json(*start, "--set", "tuner.checks=prefix reuse", "--stop-after")
+    assert round_["state"] == "verified"
+    assert [check["name"] for check in round_["checks"]] == ["prefix reuse"]
+    assert "not checked, as tuner.checks of the recipe says: thinking, non-thinking, tool call" in (
+        user.run("show", round_["name"]).stdout
+    )
+
+
 def test_the_last_good_round_is_run_again_by_that_name(user: User) -> None:
     assert "no round is good" in user.run("run", "good", status=2).stderr.lower()
     user.simulate("--set", "mamba_full_memory_ratio=0.4", "--stop-after")

@@ -188,12 +188,18 @@ def right(name: str, seen: Seen, wanted: Sequence[str]) -> bool:
     ends = {
         "failed": seen.round and seen.doctor,
         "verified": seen.doctor,
+        # A model with random weights passes no check of its words.
+        "unverified": seen.doctor,
         "gone": seen.doctor,
         "the first: aborted": True,
     }
     ended = seen.refused and seen.doctor if seen.ended.startswith("exit ") else ends.get(seen.ended)
     dies = name in {start for start, _, _ in STARTS}
-    return bool(told and ended) and all(one in wanted for one in told) and not (dies and seen.ended == "verified")
+    return (
+        bool(told and ended)
+        and all(one in wanted for one in told)
+        and not (dies and seen.ended in ("verified", "unverified"))
+    )
 
 
 def main() -> int:

@@ -23,6 +23,8 @@ CATALOGUE_VERSION = "0.5.17"
 #: Settings that are numbers, and those that are whole ones with the least that they may be.
 NUMBERS = frozenset({"headroom_gib", "timeout_seconds", "slo_ttft_s", "slo_itl_ms"})
 LEAST = {"need_input_tokens": 1, "need_agents": 1, "need_warm_prefixes": 0}
+#: Checks that ``tuner.checks`` may name: the quick set of ``tuner.checks.quick``, which is above this layer.
+CHECKS = ("thinking", "non-thinking", "tool call", "prefix reuse")
 #: Of a name that is none, as much as a sentence has room for.
 _SHOWN_CELLS = 60
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -102,9 +104,23 @@ def checked_setting(section: str, name: str, value: Any) -> Any:
         raise RecipeError(f"{place} is {shown_value(value)}; it takes the path of an interpreter, without variables.")
     if name == "launcher":
         _check_command(place, value)
+    if name == "checks" and (not (named := named_checks(value)) or not {*named} <= {*CHECKS}):
+        raise RecipeError(f"{place} is {shown_value(value)}; it takes some of: {', '.join(CHECKS)}.")
     if redact(value) != value:
         raise literal_secret(place, "NAME")
     return value
+
+
+def named_checks(value: str) -> tuple[str, ...]:
+    """The names in ``tuner.checks``, in the order of the quick set."""
+    named = {" ".join(word.split()) for word in value.split(",")} - {""}
+    return (*(name for name in CHECKS if name in named), *sorted(named - {*CHECKS}))
+
+
+def left_out(recipe: Recipe) -> tuple[str, ...]:
+    """The checks of the quick set that ``tuner.checks`` leaves out."""
+    named = named_checks(recipe.tuner.checks or "") or CHECKS
+    return tuple(name for name in CHECKS if name not in named)
 
 
 def _check_command(place: str, value: str) -> None:

@@ -28,6 +28,9 @@ class TunerSettings(msgspec.Struct, frozen=True, kw_only=True):
     need_input_tokens: int | None = None
     need_agents: int | None = None
     need_warm_prefixes: int | None = None
+    #: The checks that a restart has to pass, with commas between them: all of them unless given. A model that cannot
+    #: do what a check asks (a base model, one without tools) would never be verified otherwise.
+    checks: str | None = None
     #: Extra switches for the stand-in server, by name without dashes ("speed", "fault").
     simulator: dict[str, Any] = {}
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from tuner.checks.model import Verdict
 from tuner.measure.report import measurement_text, physics_text
 from tuner.planner.accuracy import accuracy_text
+from tuner.recipe.checking import left_out
 from tuner.redact import redact, redact_text
 from tuner.rounds.ab import Side
 from tuner.rounds.columns import (
@@ -256,6 +257,8 @@ def _facts(round_: Round) -> list[str]:
     if round_.accuracy is not None and (off := accuracy_text(round_.accuracy)):
         basis = f"calibrated by {round_.accuracy.calibrated_by}" if round_.accuracy.calibrated_by else "by the formula"
         facts.append(f"actual less planned ({basis}): {off}")
+    if round_.checks and (unchecked := left_out(round_.recipe)):
+        facts.append(f"not checked, as tuner.checks of the recipe says: {', '.join(unchecked)}")
     if round_.fingerprint:
         facts.append("files: " + ", ".join(f"{name} {value}" for name, value in round_.fingerprint.items()))
     if round_.tuner_version:

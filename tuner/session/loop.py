@@ -14,7 +14,7 @@ import psutil
 
 from tuner import __version__
 from tuner.checks.model import CheckResult, Verdict
-from tuner.checks.quick import quick_set, warm_up
+from tuner.checks.quick import QUICK_SET, quick_set, warm_up
 from tuner.doctor import diagnose_plan, diagnose_round
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics import ReadingsWindow
@@ -25,6 +25,7 @@ from tuner.planner.conditions import conditions
 from tuner.planner.model import CannotPlan, PlanInputs
 from tuner.planner.preflight import flag_conflicts
 from tuner.probes.http import ServerClient
+from tuner.recipe.checking import named_checks
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
@@ -284,6 +285,7 @@ def check(
         on_started=lambda name, number, of: publish(CheckStarted(name, number, of)),
         on_ended=lambda result: publish(CheckEnded(result)),
         cancel=cancel,
+        names=named_checks(asked) if (asked := round_.recipe.tuner.checks) else QUICK_SET,
     )
     return results, poll(client, window)
 

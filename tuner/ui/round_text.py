@@ -11,6 +11,7 @@ from tuner.checks.model import CheckResult, Verdict
 from tuner.findings import Severity
 from tuner.measure.report import load_text, measurement_text, physics_text, rates_text
 from tuner.planner.accuracy import accuracy_text
+from tuner.recipe.checking import left_out
 from tuner.rounds.model import Round, RoundState
 from tuner.rounds.summary import RoundSummary
 from tuner.rounds.values import seconds_text
@@ -171,6 +172,9 @@ def _checks(round_: Round, cells: int, *, full: bool) -> list[Content]:
             lines.append(
                 Content.assemble(("    answer: " + clip(plain(check.came).replace("\n", " "), cells - 14), _LABEL))
             )
+    if lines and (unchecked := left_out(round_.recipe)):
+        told = f"– not checked, as tuner.checks says: {', '.join(unchecked)}"
+        lines.append(set_in(Content.styled(told, _LABEL), cells, 2))
     return lines
 
 

@@ -9,6 +9,7 @@ import pytest
 from tuner.checks.model import CheckResult, Verdict
 from tuner.checks.quick import QUICK_SET, quick_set, warm_up
 from tuner.probes.answers import ChatAnswer, GenerateAnswer
+from tuner.recipe.checking import CHECKS, named_checks
 from tuner.serverlog.model import BootFacts
 
 FACTS = BootFacts(kv_tokens=262_294, context_len=262_144, mamba_slots=57, chunked_prefill_size=4_096)
@@ -57,6 +58,11 @@ def test_a_healthy_server_passes_all_four_and_tells_the_gain() -> None:
     assert results[3].reason == "works: 8,000 of 8,000 tokens reused; gain: TTFT 0.80 s without, 0.10 s with."
     assert [r.seconds for r in results[:3]] == [1.52, 0.24, 1.23]
     assert results[0].sent.endswith("What is 17 * 24?")
+
+
+def test_a_recipe_may_name_each_check_of_the_quick_set() -> None:
+    assert CHECKS == QUICK_SET
+    assert named_checks("prefix  reuse ,thinking") == ("thinking", "prefix reuse")
 
 
 def test_each_check_is_announced_and_reported_in_turn() -> None:

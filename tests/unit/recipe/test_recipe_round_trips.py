@@ -74,6 +74,7 @@ RECIPES = st.builds(
         need_input_tokens=st.none() | st.integers(1, 10**6),
         need_agents=st.none() | st.integers(1, 64),
         need_warm_prefixes=st.none() | st.integers(0, 64),
+        checks=st.none() | st.sampled_from(["prefix reuse", "thinking,  tool call"]),
         launcher=st.none() | st.sampled_from(["srun --gres=gpu:1", "docker run -v '/模型 a:/m' sglang"]),
         simulator=st.dictionaries(st.sampled_from(["speed", "fault"]), st.integers(0, 9), max_size=2),
     ),

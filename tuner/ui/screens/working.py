@@ -222,7 +222,9 @@ def _outcome(progress: Progress) -> Content:
         return Content.assemble(("✓ ", "$success"), ("The server is stopped.", "bold"))
     passed = sum(s.state == "done" for s in progress.checks)
     if progress.good:
-        return Content.assemble(("✓ ", "$success"), (f"All {passed} checks passed.", "bold"))
+        return Content.assemble(
+            ("✓ ", "$success"), ("The check passed." if passed == 1 else f"All {passed} checks passed.", "bold")
+        )
     round_ = progress.round
     if round_ is not None and progress.work is Work.ROUND and round_.state is RoundState.REFUSED:
         more = " f starts it anyway." if progress.forceable else ""
