@@ -9,7 +9,7 @@ from tuner.modelcard import families
 from tuner.modelcard.families import Layers
 from tuner.modelcard.reader import LARGEST, ConfigReader, shown
 from tuner.modelcard.types import Family, ModelError, ModelShape
-from tuner.modelcard.weights import estimate_weights
+from tuner.modelcard.weights import estimate_weights, expert_count
 
 #: Tables that hold the language model of a multimodal one.
 _TEXT_TABLES = ("text_config", "llm_config", "language_config")
@@ -59,10 +59,12 @@ def shape_from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     hidden = text.count("hidden_size", "n_embd", "d_model")
     mla_width, value_dim, head_dim = _attention_dims(text, heads, hidden)
     vision = root.child("vision_config")
+    # Qwen3-Next's checkpoints carry one, of which their config says nothing (``models/qwen3_next_mtp.py``).
     draft_layers = (
         text.optional_count("mtp_num_hidden_layers", "num_nextn_predict_layers", most=64)
         or root.optional_count("mtp_num_hidden_layers", "num_nextn_predict_layers", most=64)
         or _mtp_of_pattern(text)
+        or (1 if model_type == "qwen3_next" else 0)
     )
     weights = estimate_weights(root, text, layers, draft_layers)
     return ModelShape(
@@ -82,6 +84,7 @@ def shape_from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
         hidden_size=hidden,
         vocab_size=text.count("vocab_size", most=LARGEST["vocabulary"]),
         multimodal=vision is not None and architecture.endswith("ForConditionalGeneration"),
+        experts=expert_count(text),
         draft_layers=draft_layers,
         weights_bytes=weights.target,
         draft_weights_bytes=weights.draft,

@@ -60,6 +60,8 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: int
     vocab_size: int
     multimodal: bool = False
+    #: Experts of a layer; 0 for a model without.
+    experts: int = 0
     #: Layers of the draft head (MTP) that the checkpoint carries.
     draft_layers: int = 0
     weights_bytes: int

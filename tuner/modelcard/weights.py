@@ -3,7 +3,8 @@
 Tensor shapes follow the Hugging Face models of the same names. Beside its tensors a rank holds the rotary table
 whole, in float32 (0.06 GiB at a context of 262,144), and partly filled pages of PyTorch's allocator. Against what
 loading took on a card (recordings of SGLang 0.5.17, printed with two decimals): 27B hybrid in fp8 27.53 for 27.54 GiB,
-its draft 5.53 for 5.53, hybrid-tiny 0.49 for 0.49, dense-small 0.31 for 0.30.
+its draft 5.53 for 5.53, 80B MoE hybrid in fp8 74.94 for 74.97, its draft 2.70 for
+2.70, hybrid-tiny 0.49 for 0.49, dense-small 0.31 for 0.30.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class _Precision(msgspec.Struct, frozen=True, kw_only=True):
 def estimate_weights(root: ConfigReader, text: ConfigReader, layers: Layers, draft_layers: int) -> Weights:
     """Bytes of the target, of the draft head as SGLang loads it, and of the draft's own embedding and head.
 
+    Most drafts go by the name "mtp" and stay as they are where the checkpoint excepts it; that of Qwen3-Next goes by
+    the names of the target's layers (``prefix`` in ``models/qwen3_next_mtp.py`` and ``qwen3_5_mtp.py``, 0.5.9 to
+    0.5.23), so it is quantised like them.
+
     SGLang loads an MTP head with an embedding and a head of its own and lets go of both after the pools are
     sized (0.5.17, recordings).
     """
@@ -67,7 +72,9 @@ def estimate_weights(root: ConfigReader, text: ConfigReader, layers: Layers, dra
     target += _vision(root) + whole
     if not draft_layers:
         return Weights(target=int(target), draft=0, draft_shared=0, whole=whole)
-    draft_precision = _Precision(quantised=precision.of("mtp"), plain=precision.plain, kept=precision.kept)
+    draft_precision = precision
+    if text.text("model_type") != "qwen3_next":
+        draft_precision = msgspec.structs.replace(precision, quantised=precision.of("mtp"))
     body = _attention(text, hidden, draft_precision) + _feed_forward(text, layers.total, hidden, draft_precision)
     joined = 2 * hidden * hidden * precision.plain
     shared = vocabulary * 2
@@ -187,10 +194,15 @@ def _gated_by_default(text: ConfigReader) -> bool:
     return text.text("model_type") == "qwen3_next"
 
 
+def expert_count(text: ConfigReader) -> int:
+    """Experts of a layer, 0 where there are none."""
+    return text.optional_count("num_experts", "n_routed_experts", "num_local_experts", most=65_536) or 0
+
+
 def _feed_forward(text: ConfigReader, index: int, hidden: int, precision: _Precision) -> float:
     matrices = 2 if text.text("mlp_hidden_act") == "relu2" or text.text("model_type") == "nemotron_h" else 3
     dense = text.optional_count("intermediate_size", "n_inner", least=0) or 4 * hidden
-    experts = text.optional_count("num_experts", "n_routed_experts", "num_local_experts", most=65_536)
+    experts = expert_count(text)
     first_dense = text.optional_count("first_k_dense_replace", most=LARGEST["layers"]) or 0
     if not experts or index < first_dense:
         return matrices * hidden * dense * precision.of("mlp")

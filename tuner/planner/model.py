@@ -15,6 +15,10 @@ GIB = 1 << 30
 #: Free memory is read at the end of "Init torch distributed" and never printed; the printed
 #: "Load weight begin. avail mem" is this much smaller (SGLang 0.5.17 on one H200, GiB).
 STARTUP_LOSS_GIB = 0.066
+#: So much more of it where the model has experts (0.5.17 on one H200: 139.03 GiB were free before the weights of an
+#: 80B MoE, 139.13 before those of two models without). Between the two readings only the map of the experts is made on
+#: the card (``ModelRunner.initialize``, ``compute_initial_expert_location_metadata``).
+EXPERTS_STARTUP_LOSS_GIB = 0.10
 #: Free GiB at ready that a start should leave unless set: loading and capture peak above the steady state, and long
 #: prompts need room beside the pools (field report of fifteen rounds on 48 GB).
 HEADROOM_GIB = 4.4
@@ -28,6 +32,11 @@ CAPTURE_PEAK = 1.57
 AFTER_SUMMARY_GIB = 0.06
 #: What the CUDA context of a start takes before that first reading (same recordings, GiB).
 CONTEXT_GIB = 0.604
+
+
+def usual_startup_loss(shape: ModelShape) -> float:
+    """GiB that a start takes between its reading of free memory and the line that prints it, where no log tells."""
+    return STARTUP_LOSS_GIB + (EXPERTS_STARTUP_LOSS_GIB if shape.experts else 0.0)
 
 
 class Source(StrEnum):

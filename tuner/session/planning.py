@@ -17,11 +17,11 @@ from tuner.planner.model import (
     CONTEXT_GIB,
     GIB,
     HEADROOM_GIB,
-    STARTUP_LOSS_GIB,
     CannotPlan,
     PlanInputs,
     Source,
     Sourced,
+    usual_startup_loss,
 )
 from tuner.planner.resolve import pin_draft
 from tuner.recipe.model import Recipe
@@ -165,7 +165,8 @@ def _uncalibrated(
         environment=start_environment(recipe, here.environ),
         sglang_version=version,
         version_source=version_source,
-        free_before=_free_before(given, here, rounds),
+        free_before=_free_before(given, here, rounds, usual_startup_loss(shape)),
+        startup_loss_gib=usual_startup_loss(shape),
         free_after=Sourced(0.0, Source.ESTIMATE),
         card_gib=card.total_mib / 1024 if card and card.total_mib else None,
         headroom_line_gib=recipe.tuner.headroom_gib if recipe.tuner.headroom_gib is not None else HEADROOM_GIB,
@@ -211,14 +212,14 @@ def _counts_draft(inputs: PlanInputs) -> bool:
         return False
 
 
-def _free_before(given: Given, here: Here, rounds: Sequence[Round]) -> Sourced:
+def _free_before(given: Given, here: Here, rounds: Sequence[Round], startup_loss_gib: float) -> Sourced:
     """Free memory at the first "Load weight begin", GiB."""
     if given.free_before_gib is not None:
         return Sourced(given.free_before_gib, Source.OPERATOR)
     if given.boot is not None and given.boot.free_before_gib is not None:
         return Sourced(given.boot.free_before_gib, Source.BOOT_LOG)
     if here.free_gib is not None:
-        return Sourced(here.free_gib - CONTEXT_GIB - STARTUP_LOSS_GIB, Source.MEASURED)
+        return Sourced(here.free_gib - CONTEXT_GIB - startup_loss_gib, Source.MEASURED)
     for round_ in rounds:
         if round_.boot is not None and round_.boot.free_before_gib is not None:
             return Sourced(round_.boot.free_before_gib, Source.BOOT_LOG)

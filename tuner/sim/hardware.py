@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from tuner.modelcard import ModelShape
-from tuner.planner.model import CONTEXT_GIB, GIB, STARTUP_LOSS_GIB
+from tuner.planner.model import CONTEXT_GIB, GIB, usual_startup_loss
 
 #: Graph memory of the recordings as a straight line over hidden size x largest size: 27B at 4096 tokens 1.68 GiB,
 #: hybrid-tiny at 8192 tokens 0.85 GiB.
@@ -27,13 +27,17 @@ class Truth(msgspec.Struct, frozen=True, kw_only=True):
     """Sizes in GiB. ``None``: as the shape estimates."""
 
     context_gib: float = CONTEXT_GIB
-    startup_loss_gib: float = STARTUP_LOSS_GIB
+    startup_loss_gib: float | None = None
     weights_gib: float | None = None
     draft_weights_gib: float | None = None
     draft_returned_gib: float | None = None
     #: Lost after sizing for no reason that any flag shows.
     loss_gib: float = 0.0
     graphs_factor: float = 1.0
+
+    def startup_loss(self, shape: ModelShape) -> float:
+        """What is lost between the reading that sizes the pools and the line that prints it, GiB."""
+        return self.startup_loss_gib if self.startup_loss_gib is not None else usual_startup_loss(shape)
 
     def target_weights(self, shape: ModelShape) -> float:
         """Weights of the target, GiB."""

@@ -148,7 +148,7 @@ def set_up(
     truth, shape = options.truth, model.shape
     at_start = options.free_gib if options.free_gib is not None else free_gib
     after_context = at_start - truth.context_gib
-    before = after_context - truth.startup_loss_gib
+    before = after_context - truth.startup_loss(shape)
     ranks = int(flags.get("tp_size") or flags.get("tensor_parallel_size") or 1)
     after = before - truth.target_weights(shape) / ranks
     speculation = flags.get("speculative_algorithm")
@@ -170,7 +170,7 @@ def set_up(
             free_after=Sourced(after - draft, Source.BOOT_LOG),
             free_after_has_draft=bool(draft),
             draft_weights=Sourced(draft, Source.BOOT_LOG) if draft else None,
-            startup_loss_gib=truth.startup_loss_gib,
+            startup_loss_gib=truth.startup_loss(shape),
             context_gib=truth.context_gib,
             card_gib=card_gib,
             environment=environment,
