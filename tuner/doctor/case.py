@@ -32,6 +32,7 @@ class LogCase:
 
     ``died``: it is known to have ended without being asked to. ``headroom_gib``: free VRAM wanted at ready.
     ``asked``: flags of the recipe, for what the log does not echo. ``card_gib``: memory of the whole card.
+    ``counted_on_gib``: free memory before the weights that the start was planned with.
     ``quiet_s``: seconds since the log grew, of a server that lives.
     """
 
@@ -44,12 +45,14 @@ class LogCase:
         headroom_gib: float = HEADROOM_GIB,
         asked: Mapping[str, Any] | None = None,
         card_gib: float | None = None,
+        counted_on_gib: float | None = None,
         quiet_s: float | None = None,
     ) -> None:
         self.facts = facts
         self.headroom_gib = headroom_gib
         self.asked = asked or {}
         self.card_gib = card_gib
+        self.counted_on_gib = counted_on_gib
         self.quiet_s = quiet_s
         tail = [record.text for line in text_tail for record in records(line)]
         self.tail = tail

@@ -21,6 +21,7 @@ def diagnose_log(
     headroom_gib: float = HEADROOM_GIB,
     asked: Mapping[str, Any] | None = None,
     card_gib: float | None = None,
+    counted_on_gib: float | None = None,
     quiet_s: float | None = None,
 ) -> tuple[Finding, ...]:
     """What a server log tells: the cause of a death, or else what is worth saying of its pools.
@@ -28,10 +29,19 @@ def diagnose_log(
     ``text_tail`` are lines of the log, at least the last ones. ``died``: the process is known to be gone without
     having been asked, though its log does not say so. ``headroom_gib``: free VRAM at ready that is wanted.
     ``asked``: flags of the recipe, for a log that does not echo them. ``card_gib``: memory of the whole card.
+    ``counted_on_gib``: free memory before the weights that the start was planned with: what others held then is no
+    cause of its death.
     ``quiet_s``: seconds since a living server's log grew.
     """
     case = LogCase(
-        facts, text_tail, died=died, headroom_gib=headroom_gib, asked=asked, card_gib=card_gib, quiet_s=quiet_s
+        facts,
+        text_tail,
+        died=died,
+        headroom_gib=headroom_gib,
+        asked=asked,
+        card_gib=card_gib,
+        counted_on_gib=counted_on_gib,
+        quiet_s=quiet_s,
     )
     if case.died:
         # Advice on pools beside it would only blur what it died of.

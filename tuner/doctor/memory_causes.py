@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from tuner.doctor.case import LogCase, Seen, finding
-from tuner.doctor.sizing_causes import REFUSALS
+from tuner.doctor.sizing_causes import REFUSALS, share_too_small
 from tuner.findings import Finding, FindingId, Severity
 from tuner.serverlog.model import Phase
 from tuner.units import format_gib
@@ -17,6 +17,8 @@ _STEP = 0.02
 _SPARE_GIB = 0.5
 #: Below this share of the card something else was on it before the weights came.
 _CARD_SHARE = 0.95
+#: As much less than planned is free before the weights without anybody's doing: contexts differ by that.
+_AS_PLANNED_GIB = 0.5
 
 OOM = re.compile(r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|HIP out of memory")
 _LACKED = re.compile(
@@ -43,7 +45,7 @@ def gpu_busy(case: LogCase) -> Finding | None:
             remedy="Look at the processes on each GPU and end what is not needed.",
         )
     short = next((seen for pattern in (OOM, *REFUSALS) if (seen := case.find(pattern))), None)
-    if short is None:
+    if short is None or share_too_small(case) or _counted_on(case):
         return None
     other = case.find(_OTHER_PROCESS)
     if other and 1 <= float(other.match["gib"]) < 2048:
@@ -65,6 +67,12 @@ def gpu_busy(case: LogCase) -> Finding | None:
             remedy="Look at the processes on the card and end what is not needed, before any flag is changed.",
         )
     return None
+
+
+def _counted_on(case: LogCase) -> bool:
+    """Whether no less was free than the start was planned with: the flags did not fit what others left, as known."""
+    before, counted_on = case.facts.free_before_gib, case.counted_on_gib
+    return before is not None and counted_on is not None and before >= counted_on - _AS_PLANNED_GIB
 
 
 def out_of_memory(case: LogCase) -> Finding | None:

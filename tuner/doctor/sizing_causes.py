@@ -32,6 +32,12 @@ _RAISE_RATIO = "Raise mamba_full_memory_ratio; with speculation lower max_runnin
 REFUSALS = (_WEIGHTS_LEAVE_NOTHING, _NOT_ENOUGH, _STATES_REFUSED)
 
 
+def share_too_small(case: LogCase) -> bool:
+    """Whether memory was there for the pools, and the states' share of it held no slot: a matter of the ratio."""
+    seen = case.find(_STATES_REFUSED)
+    return seen is not None and float(seen.match["rest"]) >= 0
+
+
 def slots_negative(case: LogCase) -> Finding | None:
     """Slots that come out negative: weights larger than the fraction allows, or a share smaller than one slot."""
     seen = case.find(_STATES_REFUSED)

@@ -95,6 +95,7 @@ def diagnose_running(session: Session, wait: Callable[[float], None] = time.slee
             headroom_gib=headroom,
             asked=recipe.flags,
             card_gib=_card_gib(look.gpus),
+            counted_on_gib=_counted_on_gib(round_),
             quiet_s=_quiet_s(Path(handle.log_path)),
         )
     effective = {name: value for name, value in round_.effective.items() if name not in _TOLD_BY_LOG} if round_ else {}
@@ -167,8 +168,13 @@ def _of_death(round_: Round, gpus: Sequence[GpuReading]) -> tuple[Finding, ...]:
         headroom_gib=_headroom(round_.recipe),
         asked=round_.recipe.flags,
         card_gib=_card_gib(gpus),
+        counted_on_gib=_counted_on_gib(round_),
     )
     return merged(found, round_.findings)
+
+
+def _counted_on_gib(round_: Round | None) -> float | None:
+    return round_.plan.free_before_gib if round_ is not None and round_.plan is not None else None
 
 
 def diagnose_files(

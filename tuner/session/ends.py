@@ -84,6 +84,7 @@ def _diagnosed(
         headroom_gib=HEADROOM_GIB if wanted is None else wanted,
         asked=round_.recipe.flags,
         card_gib=plan.card_gib if plan is not None else None,
+        counted_on_gib=plan.free_before_gib if plan is not None else None,
         quiet_s=quiet_s,
     )
 

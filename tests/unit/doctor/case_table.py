@@ -32,6 +32,11 @@ RECORDED: dict[str, tuple[str, ...]] = {
     "measured/tiny-auto-strategy-never-hits": ("prefix-cache-off", "memory-idle"),
     "measured/tiny-second-server-same-port": ("prefix-cache-off", "memory-idle"),
     "real_rounds/27b-48g-r01": ("pool-below-context", "prefix-cache-off", "ratio-misfit"),
+    "real_rounds/27b-48g-auto-r1": ("pool-below-context", "prefix-cache-off", "ratio-misfit"),
+    "real_rounds/27b-48g-auto-r2": ("low-headroom", "prefix-cache-off", "spec-eats-pool", "kv-scale-missing"),
+    "real_rounds/next-80b-whole-card": ("requests-capped-by-slots", "spec-eats-pool", "memory-idle"),
+    # Read while it still captured its graphs.
+    "real_rounds/dense-whole-card": (),
     "real_rounds/27b-48g-solved-mtp": ("spec-eats-pool", "low-headroom", "kv-scale-missing"),
 }
 
