@@ -55,6 +55,10 @@ def test_the_articles_need_is_met_and_proved_in_a_fraction_of_its_fifteen_rounds
     assert winner["tags"] == ["auto"] and winner["note"].startswith("auto: The first start")
     assert "3 requests of 88,165 tokens ran together" in winner["note"]
     assert {c["name"]: c["verdict"] for c in winner["checks"]}["in flight together"] == "pass"
+    stated = {name: winner["recipe"]["tuner"][name] for name in ("need_input_tokens", "need_agents", "headroom_gib")}
+    assert stated == {"need_input_tokens": 88165, "need_agents": 3, "headroom_gib": 2.0}
+    # What is said of it later is measured by what was asked for.
+    assert "low-headroom" not in {finding["id"] for finding in user.json("doctor", status=None)["findings"]}
     # It runs already: asked again, it is proved again and nothing is started.
     again = auto(
         user, str(PRESETS / "qwen3.8-27b-r01.toml"), "--input", "88165", "--agents", "3", "--headroom", "2",

@@ -12,6 +12,7 @@ from tuner.findings import Finding, FindingId, Severity
 from tuner.recipe.model import Recipe
 from tuner.redact import HIDDEN, redact
 from tuner.rounds.model import Round, RoundState
+from tuner.session.needs import without_wishes
 from tuner.session.runners import LOST
 
 #: Deaths in a row after which the same start is not tried again.
@@ -25,12 +26,17 @@ _SILENT = (RoundState.REFUSED, RoundState.ABORTED, RoundState.STARTING, RoundSta
 
 
 def same_recipe(one: Recipe, other: Recipe) -> bool:
-    """Whether two recipes start the same server, as far as kept rounds tell (secrets are not kept)."""
+    """Whether two recipes start the same server, whatever is wished of it, as far as kept rounds tell (no secrets)."""
     return bool(_start(one) == _start(other))
 
 
 def _start(recipe: Recipe) -> Any:
-    told = {"flags": recipe.flags, "environment": recipe.environment, "python": recipe.python, "tuner": recipe.tuner}
+    told = {
+        "flags": recipe.flags,
+        "environment": recipe.environment,
+        "python": recipe.python,
+        "tuner": without_wishes(recipe.tuner),
+    }
     return redact(msgspec.to_builtins(told))
 
 

@@ -48,6 +48,21 @@ def stated_need(settings: TunerSettings) -> Need | None:
     return Stated().over(settings).need()
 
 
+def with_wishes(
+    settings: TunerSettings, need: Need, *, ttft_s: float | None = None, itl_s: float | None = None
+) -> TunerSettings:
+    """The settings of a recipe that states ``need`` and the times asked for; what is not asked for stays as it is."""
+    return msgspec.structs.replace(
+        settings,
+        need_input_tokens=need.input_tokens,
+        need_agents=need.agents,
+        need_warm_prefixes=need.warm_prefixes,
+        headroom_gib=need.headroom_gib if need.headroom_gib is not None else settings.headroom_gib,
+        slo_ttft_s=ttft_s if ttft_s is not None else settings.slo_ttft_s,
+        slo_itl_ms=itl_s * 1000 if itl_s is not None else settings.slo_itl_ms,
+    )
+
+
 def without_wishes(settings: TunerSettings) -> TunerSettings:
     """What of the settings reaches a start: no need, no headroom, no latencies."""
     return msgspec.structs.replace(

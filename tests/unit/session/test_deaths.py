@@ -7,7 +7,7 @@ import pytest
 
 from tuner.findings import Finding, FindingId, Severity
 from tuner.planner.conditions import Conditions
-from tuner.recipe.model import SIMULATOR, Recipe
+from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
 from tuner.rounds.model import Round, RoundState
 from tuner.session.deaths import crash_loop, hidden_flags, last_good, refusal, same_recipe, with_secrets
 from tuner.session.runners import LOST
@@ -48,6 +48,11 @@ def names(rounds: tuple[Round, ...]) -> list[str]:
 
 def test_two_deaths_alike_are_a_loop() -> None:
     assert names(crash_loop([died(3), died(2), died(1)], starting())) == ["r3", "r2"]
+
+
+def test_what_is_wished_of_a_server_makes_no_other_start() -> None:
+    wishing = msgspec.structs.replace(RECIPE, tuner=TunerSettings(need_input_tokens=90_000, headroom_gib=2.0))
+    assert names(crash_loop([died(3, wishing), died(2)], starting())) == ["r3", "r2"]
 
 
 def test_one_death_is_none() -> None:

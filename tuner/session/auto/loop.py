@@ -41,7 +41,7 @@ from tuner.session.cards import cards_of
 from tuner.session.deaths import same_recipe, with_secrets
 from tuner.session.ends import died_while_checked
 from tuner.session.events import AutoEnded, AutoNews, Event, Publish, RoundOpened
-from tuner.session.needs import without_wishes
+from tuner.session.needs import with_wishes
 from tuner.session.planning import Given
 from tuner.session.runners import number_of
 from tuner.session.swap import leave_to_others
@@ -61,7 +61,12 @@ def run_auto(
     cancel: threading.Event,
     leave: threading.Event,
 ) -> AutoOutcome:
-    """From ``recipe`` to a server that was seen to meet ``goal``; see ``Session.auto``."""
+    """From ``recipe`` to a server that was seen to meet ``goal``; see ``Session.auto``.
+
+    Its rounds state the goal in their recipe, so that what is said of them later is measured by it.
+    """
+    wishes = with_wishes(recipe.tuner, goal.need, ttft_s=goal.ttft_p95_s, itl_s=goal.itl_p95_s)
+    recipe = msgspec.structs.replace(recipe, tuner=wishes)
     lock = filelock.FileLock(tools.home.servers / f"{recipe.port}.auto", timeout=0, mode=0o600)
     try:
         with lock:
@@ -286,7 +291,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def _same_but_flags(one: Recipe, other: Recipe) -> bool:
     """Whether two recipes start the same server, but for its flags."""
-    return same_recipe(*(msgspec.structs.replace(r, flags={}, tuner=without_wishes(r.tuner)) for r in (one, other)))
+    return same_recipe(*(msgspec.structs.replace(recipe, flags={}) for recipe in (one, other)))
 
 
 def _tried(round_: Round, recipe: Recipe, proof: Proof | None, card_gib: float | None) -> Try:
