@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-#: How far off KV tokens may be, percent: on the first round, and once a boot log calibrates.
+#: How far off KV tokens may be, percent: planned from the card alone, and once a boot log calibrates.
 FIRST_PERCENT, LATER_PERCENT = 0.2, 0.05
 
 
@@ -16,9 +16,7 @@ def row(round_: dict[str, Any], vram: list[int]) -> list[object]:
 
     def both(name: str) -> str:
         predicted, actual = accuracy.get(f"{name}_predicted"), accuracy.get(f"{name}_actual")
-        if actual is None:
-            return "–"
-        return f"{predicted:,} / {actual:,}" if isinstance(predicted, int) else f"{predicted or 0:.2f} / {actual:.2f}"
+        return "–" if actual is None else f"{_amount(predicted)} / {_amount(actual)}"
 
     return [
         round_["name"],
@@ -36,6 +34,10 @@ def row(round_: dict[str, Any], vram: list[int]) -> list[object]:
     ]
 
 
+def _amount(value: float | None) -> str:
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
 HEAD = ("round", "state", "basis", "state slots", "KV tokens", "off", "requests", "GiB free at ready", "peak MiB",
         "ready", "checks", "MiB after")  # fmt: skip
 
@@ -43,13 +45,16 @@ HEAD = ("round", "state", "basis", "state slots", "KV tokens", "off", "requests"
 def inexact(rounds: list[dict[str, Any]]) -> list[str]:
     """What was less exact than promised, one sentence each."""
     wrong = []
-    for number, round_ in enumerate(rounds):
+    for round_ in rounds:
         accuracy = round_.get("accuracy") or {}
         if accuracy.get("tokens_actual") is None:
             continue
+        if accuracy["tokens_percent"] is None:
+            wrong.append(f"{round_['name']}: no plan was made")
+            continue
         if accuracy["slots_predicted"] != accuracy["slots_actual"]:
             wrong.append(f"{round_['name']}: {accuracy['slots_predicted']} slots, {accuracy['slots_actual']} came")
-        limit = LATER_PERCENT if number else FIRST_PERCENT
+        limit = LATER_PERCENT if accuracy["calibrated_by"] else FIRST_PERCENT
         if abs(accuracy["tokens_percent"]) > limit:
             wrong.append(f"{round_['name']}: KV tokens {accuracy['tokens_percent']:+.3f} % off, limit {limit} %")
     return wrong

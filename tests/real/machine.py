@@ -126,7 +126,7 @@ def recipe(tuner: Tuner, asked: argparse.Namespace, preset: str, into: Path) -> 
         lines[at + 1 : at + 1] = given
     into.write_text("\n".join(lines) + "\n", encoding="utf-8")
     sets = [f"port={asked.port}", *([f"model_path={asked.model}"] if asked.model else []), *asked.set]
-    sets.append("python=simulator" if asked.sim else f"python={asked.python}")
+    sets += ["python=simulator"] if asked.sim else [f"python={asked.python}"] if asked.python else []
     return [str(into), *(word for pair in sets for word in ("--set", pair))]
 
 

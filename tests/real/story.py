@@ -34,8 +34,7 @@ def story(tuner: Tuner, start: list[str], need: list[str], asked: argparse.Names
     status, found["auto"] = tuner("auto", *start, *speculation, *need)
     print(f"auto ended with {status}: {found['auto'].get('reason') or found['auto'].get('error')}", flush=True)
     found["met"] = status == 0
-    tokens, agents = int(need[need.index("--input") + 1]), int(need[need.index("--agents") + 1])
-    found["beside"] = in_flight(f"http://127.0.0.1:{asked.port}", tokens, agents)
+    found["beside"] = in_flight(f"http://127.0.0.1:{asked.port}", asked.input, asked.agents)
     _, found["status"] = tuner("status")
     _, listed = tuner("rounds")
     names = sorted((r["name"] for r in listed), key=lambda name: int(name[1:]))
