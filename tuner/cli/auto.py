@@ -24,7 +24,7 @@ from tuner.rounds.errors import HistoryError
 from tuner.server.model import StartRefused
 from tuner.session.auto.fleet import recipes_for
 from tuner.session.auto.latency import times_words
-from tuner.session.auto.model import AutoOutcome, AutoRound, Goal
+from tuner.session.auto.model import ANSWER_TOKENS, AutoOutcome, AutoRound, Goal
 from tuner.session.events import AutoNews, Event, Publish
 from tuner.session.needs import Stated
 from tuner.session.session import Session
@@ -42,10 +42,8 @@ _SPECULATION = "speculative_"
     "--output",
     "output_tokens",
     type=Tokens(),
-    default="64",
-    show_default=True,
     metavar="TOKENS",
-    help="Longest answer, beside the input.",
+    help=f"Longest answer, beside the input; the recipe's or {ANSWER_TOKENS}.",
 )
 @click.option("--warm-prefixes", type=click.IntRange(min=0), metavar="M", help="Conversations kept warm; the recipe's.")
 @click.option("--headroom", type=Gib(), metavar="GIB", help="VRAM to leave free at ready; the recipe's or 4.4 GiB.")
@@ -73,7 +71,7 @@ def auto_command(
     preset: str,
     input_tokens: int | None,
     agents: int | None,
-    output_tokens: int,
+    output_tokens: int | None,
     warm_prefixes: int | None,
     headroom: float | None,
     ttft_p95: float | None,
@@ -107,7 +105,7 @@ def auto_command(
         if sim or python:
             recipe = msgspec.structs.replace(recipe, python=SIMULATOR if sim else python)
         goal = Goal(
-            need=needed(asked, recipe.tuner),
+            need=needed(asked, recipe.tuner, output_tokens=ANSWER_TOKENS),
             ttft_p95_s=ttft_p95,
             itl_p95_s=itl_p95,
             max_rounds=max_rounds,

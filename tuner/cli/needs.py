@@ -9,8 +9,8 @@ from tuner.recipe.model import TunerSettings
 from tuner.session.needs import Stated
 
 
-def needed(asked: Stated, settings: TunerSettings) -> Need:
-    """The whole need. Raises click's UsageError where neither the options nor the recipe tell inputs and agents."""
+def needed(asked: Stated, settings: TunerSettings, *, output_tokens: int = 1) -> Need:
+    """The whole need; ``output_tokens`` where nobody tells an answer's length. Raises click's UsageError where neither the options nor the recipe tell inputs and agents."""
     stated = asked.over(settings)
     for option, key, value in (
         ("--input", "need_input_tokens", stated.input_tokens),
@@ -18,6 +18,6 @@ def needed(asked: Stated, settings: TunerSettings) -> Need:
     ):
         if value is None:
             raise click.UsageError(f"Give {option}, or {key} in the recipe's [tuner] table.")
-    need = stated.need()
+    need = stated.need(output_tokens=output_tokens)
     assert need is not None
     return need

@@ -29,9 +29,8 @@ from tuner.session.solving import solved
     "--output",
     "output_tokens",
     type=Tokens(),
-    default="1",
     metavar="TOKENS",
-    help="Longest answer: the pool holds it beside the input.",
+    help="Longest answer: the pool holds it beside the input; the recipe's or 1.",
 )
 @click.option("--headroom", type=Gib(), metavar="GIB", help="VRAM to leave free at ready; 4.4 GiB unless set.")
 @planning_options
@@ -41,7 +40,7 @@ def solve_command(
     input_tokens: int | None,
     agents: int | None,
     warm_prefixes: int | None,
-    output_tokens: int,
+    output_tokens: int | None,
     headroom: float | None,
     preset: str | None,
     model: str | None,

@@ -94,6 +94,16 @@ def tokens_needed(need: Need, result: Plan) -> int:
     return together + need.warm_prefixes * warm
 
 
+def longest_answer(need: Need, result: Plan, kv_tokens: int) -> int:
+    """The most tokens of each answer with which the agents still run together in a pool of ``kv_tokens``; 0: none."""
+    fits = [0, kv_tokens]
+    while fits[0] < fits[1]:
+        middle = (fits[0] + fits[1] + 1) // 2
+        asked = msgspec.structs.replace(need, output_tokens=middle)
+        fits = [middle, fits[1]] if tokens_needed(asked, result) <= kv_tokens else [fits[0], middle - 1]
+    return min(fits[0], max(0, result.context_len - need.input_tokens))
+
+
 def rows_of(need: Need, result: Plan) -> int:
     """Requests that a plan must admit for the agents to run together (``admission.rows_needed``)."""
     chunk = int(result.in_force.get("chunked_prefill_size") or 0)

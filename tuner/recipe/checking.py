@@ -22,7 +22,7 @@ CATALOGUE_VERSION = "0.5.17"
 
 #: Settings that are numbers, and those that are whole ones with the least that they may be.
 NUMBERS = frozenset({"headroom_gib", "timeout_seconds", "slo_ttft_s", "slo_itl_ms"})
-LEAST = {"need_input_tokens": 1, "need_agents": 1, "need_warm_prefixes": 0}
+LEAST = {"need_input_tokens": 1, "need_output_tokens": 1, "need_agents": 1, "need_warm_prefixes": 0}
 #: Checks that ``tuner.checks`` may name: the quick set of ``tuner.checks.quick``, which is above this layer.
 CHECKS = ("thinking", "non-thinking", "tool call", "prefix reuse")
 #: Of a name that is none, as much as a sentence has room for.

@@ -24,8 +24,10 @@ class TunerSettings(msgspec.Struct, frozen=True, kw_only=True):
     #: What an answer must keep to count as good in a measurement: time to first token, mean time between tokens.
     slo_ttft_s: float | None = None
     slo_itl_ms: float | None = None
-    #: What the server must be good for: longest input in tokens, agents at once, conversations kept warm beside them.
+    #: What the server must be good for: longest input and longest answer in tokens, agents at once, conversations kept
+    #: warm beside them.
     need_input_tokens: int | None = None
+    need_output_tokens: int | None = None
     need_agents: int | None = None
     need_warm_prefixes: int | None = None
     #: The checks that a restart has to pass, with commas between them: all of them unless given. A model that cannot

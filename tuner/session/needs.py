@@ -23,7 +23,7 @@ class Stated(msgspec.Struct, frozen=True, kw_only=True):
             input_tokens=self.input_tokens if self.input_tokens is not None else settings.need_input_tokens,
             agents=self.agents if self.agents is not None else settings.need_agents,
             warm_prefixes=self.warm_prefixes if self.warm_prefixes is not None else settings.need_warm_prefixes,
-            output_tokens=self.output_tokens,
+            output_tokens=self.output_tokens if self.output_tokens is not None else settings.need_output_tokens,
             headroom_gib=self.headroom_gib,
         )
 
@@ -55,6 +55,7 @@ def with_wishes(
     return msgspec.structs.replace(
         settings,
         need_input_tokens=need.input_tokens,
+        need_output_tokens=need.output_tokens,
         need_agents=need.agents,
         need_warm_prefixes=need.warm_prefixes,
         headroom_gib=need.headroom_gib if need.headroom_gib is not None else settings.headroom_gib,
@@ -64,13 +65,15 @@ def with_wishes(
 
 
 def without_wishes(settings: TunerSettings) -> TunerSettings:
-    """What of the settings reaches a start: no need, no headroom, no latencies."""
+    """What of the settings reaches a start: no need, no headroom, no latencies, nothing of what is checked after it."""
     return msgspec.structs.replace(
         settings,
         headroom_gib=None,
         slo_ttft_s=None,
         slo_itl_ms=None,
         need_input_tokens=None,
+        need_output_tokens=None,
         need_agents=None,
         need_warm_prefixes=None,
+        checks=None,
     )

@@ -14,7 +14,7 @@ from tuner.cli import main
 from tuner.cli.needs import needed
 from tuner.planner.need import Need
 from tuner.recipe.model import TunerSettings
-from tuner.session.needs import Stated, stated_need, without_wishes
+from tuner.session.needs import Stated, stated_need, with_wishes, without_wishes
 
 RECIPE = """[server]
 model_path = "demo/hybrid-27b"
@@ -60,7 +60,25 @@ def test_without_a_need_both_ways_to_give_one_are_named(recipe: Path, command: s
     assert status == 2 and "Give --agents, or need_agents in the recipe's [tuner] table." in said
 
 
-def test_options_go_before_the_recipe_and_an_answer_is_never_stated() -> None:
+def test_an_answer_that_the_recipe_states_goes_before_that_of_the_command() -> None:
+    settings = TunerSettings(need_input_tokens=9, need_agents=3, need_output_tokens=500)
+    assert needed(Stated(), settings, output_tokens=64).output_tokens == 500
+    assert needed(Stated(output_tokens=7), settings, output_tokens=64).output_tokens == 7
+    silent = msgspec.structs.replace(settings, need_output_tokens=None)
+    assert needed(Stated(), silent, output_tokens=64).output_tokens == 64
+
+
+def test_what_auto_was_asked_for_is_stated_by_the_recipe_of_its_rounds() -> None:
+    before = TunerSettings(model_shape="s", headroom_gib=4.4, slo_ttft_s=9.0)
+    need = Need(input_tokens=5, agents=2, warm_prefixes=1, output_tokens=64)
+    after = with_wishes(before, need, itl_s=0.05)
+    assert stated_need(after) == need
+    # What is not asked for stays.
+    assert (after.headroom_gib, after.slo_ttft_s, after.slo_itl_ms) == (4.4, 9.0, 50.0)
+    assert without_wishes(after) == without_wishes(before)
+
+
+def test_options_go_before_the_recipe() -> None:
     settings = TunerSettings(need_input_tokens=9, need_agents=3, need_warm_prefixes=2)
     assert needed(Stated(), settings) == stated_need(settings) == Need(input_tokens=9, agents=3, warm_prefixes=2)
     asked = Stated(input_tokens=5, warm_prefixes=0, output_tokens=64, headroom_gib=1.0)

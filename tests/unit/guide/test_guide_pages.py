@@ -27,7 +27,7 @@ IDS = {str(name) for name in FindingId}
 #: Words in the shape of a flag that are something else: of the recipe's own tables, of SGLang's source, of its log.
 NO_FLAGS = {
     "server_args", "server_info", "model_shape", "sglang_version", "headroom_gib", "slo_ttft_s", "slo_itl_ms",
-    "need_input_tokens", "need_agents", "need_warm_prefixes",
+    "need_input_tokens", "need_output_tokens", "need_agents", "need_warm_prefixes",
     "base_url", "api_key_env", "total_rest_memory", "cache_hit_rate", "http_proxy", "no_proxy", "extra_buffer",
     "extra_buffer_lazy", "no_buffer", "mamba_cache_per_req", "resolve_max_num_reqs", "get_num_allocatable_reqs",
     "kv_tokens", "qwen3_coder", "fp8_e4m3",

@@ -11,6 +11,7 @@ from tuner.findings import FindingId
 from tuner.modelfile import load_shape
 from tuner.planner import plan
 from tuner.planner.calibrate import calibrate
+from tuner.planner.need import Need, longest_answer, tokens_needed
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -27,6 +28,18 @@ def test_the_second_round_is_planned_from_the_log_of_the_first(first: str, secon
     assert planned.mamba_slots == came.mamba_slots
     assert planned.kv_tokens == pytest.approx(came.kv_tokens, rel=0.0005)
     assert planned.longest_input_tokens == load_shape("qwen3.8-27b-fp8-text").context_len - 7
+
+
+def test_a_pool_that_answers_a_need_narrowly_says_how_long_answers_may_grow() -> None:
+    planned, came = planned_from("27b-48g-auto-r1", "27b-48g-auto-r2"), facts_of("27b-48g-auto-r2")
+    need = Need(input_tokens=88_165, agents=3, output_tokens=64)
+    assert came.kv_tokens is not None
+    longest = longest_answer(need, planned, came.kv_tokens)
+    # Three of the answers that were proved filled 264,681 of its 265,176 tokens.
+    assert 64 < longest < 264
+    fits, grown = (msgspec.structs.replace(need, output_tokens=tokens) for tokens in (longest, longest + 1))
+    assert tokens_needed(fits, planned) <= came.kv_tokens < tokens_needed(grown, planned)
+    assert longest_answer(need, planned, 264_000) == 0
 
 
 def test_experts_and_a_draft_that_the_config_does_not_name_are_counted() -> None:

@@ -72,6 +72,7 @@ RECIPES = st.builds(
         model_shape=st.none() | st.just("shape"),
         headroom_gib=st.none() | st.floats(0, 100),
         need_input_tokens=st.none() | st.integers(1, 10**6),
+        need_output_tokens=st.none() | st.integers(1, 10**6),
         need_agents=st.none() | st.integers(1, 64),
         need_warm_prefixes=st.none() | st.integers(0, 64),
         checks=st.none() | st.sampled_from(["prefix reuse", "thinking,  tool call"]),

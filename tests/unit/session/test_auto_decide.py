@@ -69,7 +69,8 @@ def test_the_first_start_is_solved_with_room_to_spare_and_says_why(inputs: PlanI
 def test_a_proved_round_ends_it(inputs: PlanInputs) -> None:
     stop = stopped(inputs, tried(proof=PROVED))
     assert stop.ended is Ended.MET
-    assert "3 requests of 40,000 tokens ran together, all answered, none retracted, 5.00 GiB free" in stop.reason
+    words = "3 requests of 40,000 tokens ran together, all answered with 64 tokens, none retracted, 5.00 GiB free"
+    assert words in stop.reason
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tuner.findings import Finding, FindingId
 from tuner.planner.changes import changed_flags
 from tuner.planner.forward import plan
 from tuner.planner.model import LEAST_FREE_GIB, PlanInputs
-from tuner.planner.need import shortfalls
+from tuner.planner.need import longest_answer, shortfalls
 from tuner.planner.resolve import pin_draft
 from tuner.planner.solve import MAY_CHANGE, Solution, solve
 from tuner.rounds.model import RoundState
@@ -120,7 +120,16 @@ def met_words(goal: Goal, tried: Try) -> str:
     words = many if proof.asked > 1 else f"A request of {format_tokens(need.input_tokens)} tokens was answered"
     free = f", {format_gib(tried.ready_free_gib)} free at ready" if tried.ready_free_gib is not None else ""
     low = f", {format_gib(proof.lowest_free_gib)} at the least" if proof.lowest_free_gib is not None else ""
-    return f"{tried.name}: {words}, all answered, {retracted}{free}{low}{times_words(goal, proof)}."
+    answers = f"all answered with {format_tokens(need.output_tokens)} tokens{_room(goal, tried)}"
+    return f"{tried.name}: {words}, {answers}, {retracted}{free}{low}{times_words(goal, proof)}."
+
+
+def _room(goal: Goal, tried: Try) -> str:
+    """How long answers could be before one of the agents is retracted: a pool that is met may be met narrowly."""
+    kv_tokens = tried.boot.kv_tokens if tried.boot is not None else None
+    if tried.plan is None or kv_tokens is None:
+        return ""
+    return f" (room for {format_tokens(longest_answer(goal.need, tried.plan, kv_tokens))} each)"
 
 
 def _hopeless(goal: Goal, tries: Sequence[Try], headroom: float) -> Stop | None:

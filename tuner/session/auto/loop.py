@@ -15,6 +15,7 @@ from tuner.findings import Finding, FindingId, Severity
 from tuner.measure.watch import Budget
 from tuner.measure.wire import Target
 from tuner.planner.model import PlanInputs
+from tuner.recipe.checking import left_out
 from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
 from tuner.rounds.model import Round, RoundState
@@ -63,7 +64,8 @@ def run_auto(
 ) -> AutoOutcome:
     """From ``recipe`` to a server that was seen to meet ``goal``; see ``Session.auto``.
 
-    Its rounds state the goal in their recipe, so that what is said of them later is measured by it.
+    The rounds that it starts state the goal in their recipe, so that what is said of them later is measured by it; a
+    server that is proved as it runs keeps its own.
     """
     wishes = with_wishes(recipe.tuner, goal.need, ttft_s=goal.ttft_p95_s, itl_s=goal.itl_p95_s)
     recipe = msgspec.structs.replace(recipe, tuner=wishes)
@@ -157,7 +159,12 @@ class _Auto:
         if running is None or running.round is None or running.round.state is not RoundState.VERIFIED:
             return None
         recipe = with_secrets(running.handle.recipe, self._recipe)
-        if not _same_but_flags(recipe, self._recipe) or not may_do(self._goal, self._inputs(()), recipe.flags):
+        checked = set(left_out(recipe)) <= set(left_out(self._recipe))
+        if (
+            not checked
+            or not _same_but_flags(recipe, self._recipe)
+            or not may_do(self._goal, self._inputs(()), recipe.flags)
+        ):
             return None
         why = f"{running.round.name} runs, and by the plan it meets the need as it is."
         self._say("plan", why)

@@ -18,6 +18,8 @@ from tuner.serverlog.model import BootFacts
 TAG = "auto"
 #: Name of the check that proves the need.
 TOGETHER = "in flight together"
+#: Answers of the proof where nobody says how long they are: enough to run together in decode.
+ANSWER_TOKENS = 64
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from textual.widgets import Button, Footer, Input, Label, Static
 
 from tuner.planner.model import HEADROOM_GIB
 from tuner.planner.need import Need
-from tuner.session.auto.model import Ended, Goal
+from tuner.session.auto.model import ANSWER_TOKENS, Ended, Goal
 from tuner.session.needs import Stated
 from tuner.text import plain
 from tuner.ui.auto_view import AutoRow, AutoView
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tuner.ui.app import TunerApp
 
 #: Where the recipe says nothing.
-_INPUT, _ANSWER = 90_000, 64
+_INPUT = 90_000
 _SIGNS = {
     "True": ("✓", "$success"),
     "False": ("✗", "bold $warning"),
@@ -57,7 +57,7 @@ class NeedScreen(ModalScreen[Goal | None]):
             yield from self._field("input", "Longest input, tokens", _typed(stated.input_tokens or _INPUT))
             yield from self._field("agents", "Agents in flight together", str(stated.agents or 1))
             yield from self._field("warm", "Conversations kept warm", str(stated.warm_prefixes or 0))
-            yield from self._field("output", "Longest answer, tokens", str(stated.output_tokens or _ANSWER))
+            yield from self._field("output", "Longest answer, tokens", str(stated.output_tokens or ANSWER_TOKENS))
             yield from self._field("headroom", "Free at ready, GiB", f"{headroom:g}")
             stops = f"{self._stops} is stopped, and started again when the need cannot be met. " if self._stops else ""
             yield Static(Content(f"{stops}x takes over at any time."), classes="text")
