@@ -3,8 +3,8 @@
 Tensor shapes follow the Hugging Face models of the same names. Beside its tensors a rank holds the rotary table
 whole, in float32 (0.06 GiB at a context of 262,144), and partly filled pages of PyTorch's allocator. Against what
 loading took on a card (recordings of SGLang 0.5.17, printed with two decimals): 27B hybrid in fp8 27.53 for 27.54 GiB,
-its draft 5.53 for 5.53, 80B MoE hybrid in fp8 74.94 for 74.97, its draft 2.70 for
-2.70, hybrid-tiny 0.49 for 0.49, dense-small 0.31 for 0.30.
+its draft 5.53 for 5.53, 80B MoE hybrid in fp8 74.93 for 74.97, its draft 2.71 for 2.70, hybrid-tiny 0.49 for 0.49,
+dense-small 0.31 for 0.30.
 """
 
 from __future__ import annotations
