@@ -41,12 +41,18 @@ def test_only_the_checks_that_the_recipe_names_decide(user: User) -> None:
     broken = 'tuner.simulator={"speed": 0, "fault": "broken-tool-args"}'
     start = ("run", "demo", "--sim", "--set", f"port={user.port}", "--set", broken)
     assert user.json(*start, status=1)["state"] == "unverified"
-    round_ = user.json(*start, "--set", "tuner.checks=prefix reuse", "--stop-after")
+    round_ = user.json(*start, "--set", "tuner.checks=prefix reuse")
     assert round_["state"] == "verified"
     assert [check["name"] for check in round_["checks"]] == ["prefix reuse"]
-    assert "not checked, as tuner.checks of the recipe says: thinking, non-thinking, tool call" in (
-        user.run("show", round_["name"]).stdout
-    )
+    unchecked = "not checked, as tuner.checks of the recipe says: thinking, non-thinking, tool call"
+    assert unchecked in user.run("show", round_["name"]).stdout
+    # All of them on request: what the recipe leaves out is told, and decides nothing.
+    user.json("verify", "--full", status=None)
+    full = user.json("show", round_["name"])
+    assert full["state"] == "verified"
+    assert {c["name"]: c["verdict"] for c in full["checks"]}["tool call"] == "fail"
+    assert "not checked" not in user.run("show", round_["name"]).stdout
+    user.run("stop")
 
 
 def test_the_last_good_round_is_run_again_by_that_name(user: User) -> None:

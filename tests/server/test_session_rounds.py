@@ -20,7 +20,7 @@ from tuner.checks.model import Verdict
 from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home
 from tuner.recipe.model import SIMULATOR, Recipe, TunerSettings
-from tuner.rounds.model import RoundState
+from tuner.rounds.model import FIRST_ANSWERS, RoundState
 from tuner.server import machine
 from tuner.server.family import family
 from tuner.server.model import InUse
@@ -196,13 +196,41 @@ def test_phases_come_with_what_they_took_the_last_time_for_this_model(
 ) -> None:
     first = run(session, recipe())
     second = run(session, recipe(), watch)
-    warming = [event for event in watch.phases if event.phase == "warming up"]
-    assert {event.estimate_s for event in warming} == {first.phase_seconds["warming up"]}
-    assert warming[0].total_estimate_s == pytest.approx(sum(first.phase_seconds.values()))
-    assert warming[-1].total_s >= (second.ready_seconds or 0)
+    for phase in ("warming up", FIRST_ANSWERS):
+        news = [event for event in watch.phases if event.phase == phase]
+        assert {event.estimate_s for event in news} == {first.phase_seconds[phase]}
+        assert news[0].total_estimate_s == pytest.approx(sum(first.phase_seconds.values()))
+    assert watch.phases[-1].phase == FIRST_ANSWERS
+    assert watch.phases[-1].total_s >= (second.ready_seconds or 0)
     unknown = Watcher()
     run(session, recipe(model_path="another/model"), unknown)
-    assert {event.estimate_s for event in unknown.phases if event.phase == "warming up"} == {None}
+    assert {event.estimate_s for event in unknown.phases if event.phase in ("warming up", FIRST_ANSWERS)} == {None}
+
+
+def test_ready_is_the_servers_own_time_and_the_first_answers_are_a_phase_after_it(
+    session: Session, recipe: Callable[..., Recipe]
+) -> None:
+    round_ = run(session, recipe())
+    *start, (last, first_answers) = round_.phase_seconds.items()
+    assert last == FIRST_ANSWERS
+    assert sum(seconds for _, seconds in start) == pytest.approx(round_.ready_seconds, abs=0.2)
+    assert len(round_.first_answers_s) == 3
+    assert 0 < sum(round_.first_answers_s) <= first_answers
+    assert session.history.get(1).first_answers_s == round_.first_answers_s
+
+
+def test_the_highest_vram_of_a_start_is_no_less_than_its_log_tells(
+    session: Session, recipe: Callable[..., Recipe]
+) -> None:
+    speculating = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 1, "speculative_eagle_topk": 1,
+                   "speculative_num_draft_tokens": 2}  # fmt: skip
+    round_ = run(session, recipe(mem_fraction_static=0.9, **speculating))
+    assert round_.plan is not None and round_.plan.card_gib is not None
+    assert round_.boot is not None and round_.boot.free_after_draft_pools_gib is not None
+    lowest_gib = round_.boot.free_after_draft_pools_gib
+    assert round_.vram_mib["peak"] >= round((round_.plan.card_gib - lowest_gib) * 1024) - 1
+    assert round_.accuracy is not None
+    assert round_.accuracy.ready_free_actual == pytest.approx(round_.plan.card_gib - round_.vram_mib["ready"] / 1024)
 
 
 def test_a_running_server_of_ours_counts_as_free_memory_for_its_successor(

@@ -6,13 +6,14 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 from textual.widgets import Input
 from uifakes import DEMO, FakeSession
 from uiscreen import Opened, screen_text, told, until
 
 from tuner.recipe.model import Recipe, RecipeError
-from tuner.rounds.model import Round, RoundState
+from tuner.rounds.model import FIRST_ANSWERS, Round, RoundState
 from tuner.session.deaths import refusal
 from tuner.ui.app import TunerApp
 from tuner.ui.screens.dialog import ConfirmScreen
@@ -42,6 +43,20 @@ async def test_the_demo_starts_its_first_round_by_itself_and_shows_the_checks_pa
         assert "All 4 checks passed." in text
         assert "prefix reuse" in text
         assert session.history.get(1).state is RoundState.VERIFIED
+
+
+async def test_a_restart_that_compiles_after_ready_is_told_with_all_its_time(
+    session: FakeSession, opened: Opened
+) -> None:
+    ran(session)
+    session.history.save(msgspec.structs.replace(session.history.get(1), phase_seconds={FIRST_ANSWERS: 80.0}))
+    async with opened(size=(120, 40)) as (app, pilot):
+        await until(pilot, lambda: app.running_name == "r1" and app.baseline.name == "r1")
+        app.screen.query_one(f"#{RATIO}", Slider).focus()
+        await pilot.press("left", "R")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.pause()
+        assert "to be ready before (r1), its first answers 1 min 20 s" in " ".join(screen_text(app).split())
 
 
 async def test_the_restart_dialog_shows_only_the_changed_flags_and_what_they_will_give(

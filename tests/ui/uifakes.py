@@ -293,7 +293,7 @@ def busy(kv_tokens: int, slots: int) -> Readings:
         max_running_requests=3,
         decode_tokens_per_s=151.5,
         prefill_tokens_per_s=2710.0,
-        ttft_s=Spread(p50=0.83, p95=1.52, count=40),
+        ttft_s=Spread(p50=0.83, p95=1.52, count=400),
         itl_s=Spread(p50=0.0112, p95=0.0148, count=900),
         prefix_hit_ratio=0.67,
         acceptance_length=1.8,

@@ -59,5 +59,5 @@ def warm_up(
 
 def _line(number: int, of: int, kind: str, seconds: list[float]) -> str:
     if not seconds:
-        return f"Warm-up {number} of {of}, {kind}: the first answer after a start can take more than a minute."
-    return f"Warm-up {number} of {of}, {kind}; the one before took {format_seconds(seconds[-1])}."
+        return f"First answer {number} of {of}, {kind}: after a start it can take more than a minute."
+    return f"First answer {number} of {of}, {kind}; the one before took {format_seconds(seconds[-1])}."

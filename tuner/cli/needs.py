@@ -10,7 +10,10 @@ from tuner.session.needs import Stated
 
 
 def needed(asked: Stated, settings: TunerSettings, *, output_tokens: int = 1) -> Need:
-    """The whole need; ``output_tokens`` where nobody tells an answer's length. Raises click's UsageError where neither the options nor the recipe tell inputs and agents."""
+    """The whole need; ``output_tokens`` where nobody tells an answer's length.
+
+    Raises click's UsageError where neither the options nor the recipe tell inputs and agents.
+    """
     stated = asked.over(settings)
     for option, key, value in (
         ("--input", "need_input_tokens", stated.input_tokens),

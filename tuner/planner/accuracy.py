@@ -26,7 +26,8 @@ class Came(Protocol):
 class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Predicted against actual, after a round. ``tokens_percent`` is signed, actual less predicted.
 
-    ``slots_*`` are None for a model without states; ``ready_free_*`` are GiB. None: the log did not tell.
+    ``slots_*`` are None for a model without states; ``ready_free_*`` are GiB (``free_at_ready_gib``). None: nothing
+    told it.
     """
 
     slots_predicted: int | None
@@ -42,8 +43,22 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     calibrated_by: str | None = None
 
 
-def accuracy(predicted: Plan, facts: Came) -> Accuracy:
-    """How far a plan was off from what its start then printed."""
+def free_at_ready_gib(
+    available_gib: float | None, *, card_gib: float | None = None, ready_mib: int | None = None
+) -> float | None:
+    """What "free at ready" means of a start that came up: the card's free memory then, GiB, as it is planned.
+
+    The card's own reading where there is one: its whole memory less what was in use at ready (``ready_mib``), whoever
+    held it; a plan leaves out the others' share as well, by its free memory before the start. Else the log's summary
+    line (``available_gib``) less what a server still takes after it. None where nothing tells.
+    """
+    if card_gib is not None and ready_mib is not None:
+        return max(0.0, card_gib - ready_mib / 1024)
+    return max(0.0, available_gib - AFTER_SUMMARY_GIB) if available_gib is not None else None
+
+
+def accuracy(predicted: Plan, facts: Came, *, ready_mib: int | None = None) -> Accuracy:
+    """How far a plan was off from what its start came to; ``ready_mib``: VRAM in use at ready, None if not read."""
     actual = facts.kv_tokens
     percent = 100 * (actual - predicted.kv_tokens) / actual if actual else None
     return Accuracy(
@@ -55,7 +70,7 @@ def accuracy(predicted: Plan, facts: Came) -> Accuracy:
         requests_predicted=predicted.max_running_requests,
         requests_actual=facts.max_running_requests,
         ready_free_predicted=predicted.ready_free_gib,
-        ready_free_actual=facts.available_gib - AFTER_SUMMARY_GIB if facts.available_gib is not None else None,
+        ready_free_actual=free_at_ready_gib(facts.available_gib, card_gib=predicted.card_gib, ready_mib=ready_mib),
         calibrated_by=predicted.calibrated_by,
     )
 
@@ -75,5 +90,5 @@ def accuracy_text(told: Accuracy) -> str:
             parts.append(f"{name} exact" if not off else f"{name} {'+' if off > 0 else '-'}{format_tokens(abs(off))}")
     if told.ready_free_actual is not None:
         off_gib = told.ready_free_actual - told.ready_free_predicted
-        parts.append(f"free at ready {'-' if off_gib < 0 else '+'}{format_gib(abs(off_gib))}")
+        parts.append(f"free at ready {'-' if round(off_gib, 2) < 0 else '+'}{format_gib(abs(off_gib))}")
     return ", ".join(parts)

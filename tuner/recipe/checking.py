@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -117,10 +118,10 @@ def named_checks(value: str) -> tuple[str, ...]:
     return (*(name for name in CHECKS if name in named), *sorted(named - {*CHECKS}))
 
 
-def left_out(recipe: Recipe) -> tuple[str, ...]:
-    """The checks of the quick set that ``tuner.checks`` leaves out."""
+def left_out(recipe: Recipe, done: Collection[str] = ()) -> tuple[str, ...]:
+    """The checks of the quick set that ``tuner.checks`` leaves out and that were not ``done`` all the same."""
     named = named_checks(recipe.tuner.checks or "") or CHECKS
-    return tuple(name for name in CHECKS if name not in named)
+    return tuple(name for name in CHECKS if name not in named and name not in done)
 
 
 def _check_command(place: str, value: str) -> None:

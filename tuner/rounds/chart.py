@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tuner.metrics.model import Readings
 from tuner.rounds.measures import Measure, terms
+from tuner.rounds.memory import free_at_ready_gib
 from tuner.rounds.model import Round
 from tuner.text import clip, width
 from tuner.units import format_gib
@@ -58,7 +59,7 @@ def measure_chart(measure: Measure, rounds: Sequence[Round], cells: int = 100) -
 def memory_chart(round_: Round, cells: int = 100) -> list[str]:
     """Where the card's memory went, by the terms of the log and what was free at ready."""
     found = terms(round_.boot)
-    free = round_.boot.available_gib if round_.boot else None
+    free = free_at_ready_gib(round_)
     if free is not None and found:
         found["free at ready"] = free
     return bars([(name, gib, format_gib(gib)) for name, gib in found.items()], cells)

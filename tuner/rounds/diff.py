@@ -8,8 +8,9 @@ from typing import Any
 from tuner.checks.model import CheckResult, Verdict
 from tuner.metrics.model import Readings, Spread
 from tuner.rounds.measured import measured
-from tuner.rounds.measures import longest_input_told, terms
-from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff
+from tuner.rounds.measures import first_answers, longest_input_told, terms
+from tuner.rounds.memory import free_at_ready_gib
+from tuner.rounds.model import FIRST_ANSWERS, Change, ChangeVerdict, Round, RoundDiff
 from tuner.rounds.noise import NOISE, compare, compare_percentiles
 from tuner.rounds.story import NEVER_SERVED, story
 from tuner.rounds.summary import changed_values, model_name
@@ -103,7 +104,7 @@ def _pools(old: Round, new: Round) -> Iterator[Change]:
     yield from _gib(
         f"{FREE_AT_READY}{PREDICTED}", was.ready_free_gib if was else None, is_.ready_free_gib if is_ else None
     )
-    yield from _gib(FREE_AT_READY, _boot_gib(old, "available_gib"), _boot_gib(new, "available_gib"))
+    yield from _gib(FREE_AT_READY, free_at_ready_gib(old), free_at_ready_gib(new))
     before, after = terms(old.boot), terms(new.boot)
     for name in dict.fromkeys((*before, *after)):
         yield from _gib(f"{name}, GiB", before.get(name), after.get(name))
@@ -117,11 +118,6 @@ def _actual(round_: Round, field: str) -> int | None:
         return longest_input_told(round_)
     value = getattr(round_.boot, field, None)
     return value if isinstance(value, int) else None
-
-
-def _boot_gib(round_: Round, field: str) -> float | None:
-    value = getattr(round_.boot, field, None)
-    return float(value) if isinstance(value, int | float) else None
 
 
 def _vram_gib(round_: Round, when: str) -> float | None:
@@ -192,6 +188,7 @@ def _metrics(old: Round, new: Round) -> Iterator[Change]:
         # What never served was not measured: that is no difference.
         return
     yield from _seconds("ready, s", old.ready_seconds, new.ready_seconds)
+    yield from _seconds(f"{FIRST_ANSWERS}, s", first_answers(old), first_answers(new))
     before, after = old.readings or Readings(at=0.0), new.readings or Readings(at=0.0)
     for label, field in (("TTFT", "ttft_s"), ("ITL", "itl_s")):
         for which in ("p50", "p95"):

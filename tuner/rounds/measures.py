@@ -10,7 +10,8 @@ import msgspec
 from tuner.checks.model import Verdict
 from tuner.measure.model import Load, Stat
 from tuner.measure.stats import SAMPLES_FOR
-from tuner.rounds.model import Round
+from tuner.rounds.memory import free_at_ready_gib
+from tuner.rounds.model import FIRST_ANSWERS, Round
 from tuner.rounds.values import ACCEPTANCE, HIT_RATIO, number_text, percent_text, seconds_text, significant
 from tuner.serverlog.model import BootFacts
 from tuner.units import format_gib, format_tokens
@@ -55,6 +56,11 @@ def longest_input(round_: Round) -> int | None:
     if round_.boot is None or round_.boot.kv_tokens is None or round_.plan is None:
         return None
     return round_.plan.longest_input_tokens
+
+
+def first_answers(round_: Round) -> float | None:
+    """Seconds from ready until the tuner's first requests were answered; None where it sent none."""
+    return round_.phase_seconds.get(FIRST_ANSWERS)
 
 
 def terms(boot: BootFacts | None) -> dict[str, float]:
@@ -138,7 +144,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("mamba_slots", "state slots", _boot("mamba_slots"), _tokens, 1),
     Measure("max_running_requests", "requests", _boot("max_running_requests"), _tokens, 1),
     Measure("longest_input_tokens", "longest input, tokens", longest_input, _tokens, 1),
-    Measure("available_gib", "free at ready", _boot("available_gib"), format_gib, 0),
+    Measure("available_gib", "free at ready", free_at_ready_gib, format_gib, 0),
     Measure("vram_peak_gib", "VRAM, highest", _vram("peak"), format_gib, 0),
     Measure("vram_ready_gib", "VRAM at ready", _vram("ready"), format_gib, 0),
     Measure("target_gib", "weights of the target", _term("weights of the target"), format_gib, 0),
@@ -148,6 +154,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("spec_states_gib", "speculative states", _term("speculative states"), format_gib, 0),
     Measure("graphs_gib", "graphs", _term("graphs"), format_gib, 0),
     Measure("ready_seconds", "ready", lambda round_: round_.ready_seconds, seconds_text, -1, True),
+    Measure("first_answers_seconds", FIRST_ANSWERS, first_answers, seconds_text, -1, True),
     Measure("checks_passed", "checks passed", _passed, _tokens, 1),
     Measure("ttft_p50", "TTFT p50", _reading("ttft_s", "p50"), seconds_text, -1, True, ("ttft_s", "p50")),
     Measure("ttft_p95", "TTFT p95", _reading("ttft_s", "p95"), seconds_text, -1, True, ("ttft_s", "p95")),

@@ -17,6 +17,10 @@ from tuner.planner.model import Plan
 from tuner.recipe.model import Recipe
 from tuner.serverlog.model import BootFacts
 
+#: The phase after ready: short requests of the tuner that nobody scores. The first ones wait for kernels to compile,
+#: so a server is of use only after them.
+FIRST_ANSWERS = "first answers"
+
 
 class RoundState(StrEnum):
     """How far a round came. A round whose tuner died keeps the state it had reached."""
@@ -49,15 +53,19 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     effective: dict[str, Any] = {}
     plan: Plan | None = None
     boot: BootFacts | None = None
+    #: In order: the phases of the start, which add up to ``ready_seconds``, then ``FIRST_ANSWERS``.
     phase_seconds: dict[str, float] = {}
+    #: From the launch to the server's first answer, to a health check.
     ready_seconds: float | None = None
+    #: How long each of the tuner's first requests took.
+    first_answers_s: tuple[float, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     readings: Readings | None = None
     #: Loads that were put on it, oldest first, with their samples.
     measurements: tuple[Measurement, ...] = ()
     #: What one request alone gets; None when that was not measured.
     physics: Physics | None = None
-    #: VRAM in MiB: before the start, highest during it, at ready.
+    #: VRAM of the first card in MiB, whoever holds it: "before" the start, "peak" during it, at "ready".
     vram_mib: dict[str, int] = {}
     #: What its boot log holds for as a calibration; None when the start could not be planned.
     conditions: Conditions | None = None

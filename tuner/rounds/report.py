@@ -25,8 +25,9 @@ from tuner.rounds.columns import (
     padded_rows,
     wrapped_table,
 )
-from tuner.rounds.measures import longest_input_told
-from tuner.rounds.model import Change, ChangeVerdict, Round, RoundDiff, RoundState
+from tuner.rounds.measures import first_answers, longest_input_told
+from tuner.rounds.memory import free_at_ready_gib
+from tuner.rounds.model import FIRST_ANSWERS, Change, ChangeVerdict, Round, RoundDiff, RoundState
 from tuner.rounds.summary import RoundSummary
 from tuner.rounds.table import RoundTable, TableRow
 from tuner.rounds.values import HIT_RATIO, NONE, percent_text, value_text
@@ -253,11 +254,11 @@ def _facts(round_: Round) -> list[str]:
     server = f"SGLang {round_.sglang_version or 'of unknown version'} on {round_.gpu_name or 'an unknown card'}"
     facts.append(f"{server}, driver {round_.driver_version}" if round_.driver_version else server)
     if round_.ready_seconds is not None:
-        facts.append(f"ready after {format_seconds(round_.ready_seconds)}")
+        facts.append(f"ready after {format_seconds(round_.ready_seconds)}{_first_answers(round_)}")
     if round_.accuracy is not None and (off := accuracy_text(round_.accuracy)):
         basis = f"calibrated by {round_.accuracy.calibrated_by}" if round_.accuracy.calibrated_by else "by the formula"
         facts.append(f"actual less planned ({basis}): {off}")
-    if round_.checks and (unchecked := left_out(round_.recipe)):
+    if round_.checks and (unchecked := left_out(round_.recipe, [check.name for check in round_.checks])):
         facts.append(f"not checked, as tuner.checks of the recipe says: {', '.join(unchecked)}")
     if round_.fingerprint:
         facts.append("files: " + ", ".join(f"{name} {value}" for name, value in round_.fingerprint.items()))
@@ -266,6 +267,15 @@ def _facts(round_: Round) -> list[str]:
     if round_.log_path:
         facts.append(f"log: {round_.log_path}")
     return [one_line(fact) for fact in facts]
+
+
+def _first_answers(round_: Round) -> str:
+    """What the first requests after ready took, together and each."""
+    together = first_answers(round_)
+    if together is None:
+        return ""
+    each = ", ".join(format_seconds(s) for s in round_.first_answers_s)
+    return f", {FIRST_ANSWERS} {format_seconds(together)}" + (f" ({each})" if each else "")
 
 
 def _tables(round_: Round) -> list[tuple[str, Sequence[str], Rows]]:
@@ -291,10 +301,10 @@ def _pools(round_: Round) -> Rows:
     both = [(name, getattr(plan, field, None), getattr(boot, field, None)) for name, field in counts]
     longest = ("longest input, tokens", getattr(plan, "longest_input_tokens", None), longest_input_told(round_))
     told: Rows = [(n, _count(p), _count(a)) for n, p, a in (*both, longest) if p is not None or a is not None]
-    if plan is not None or (boot is not None and boot.available_gib is not None):
+    free = free_at_ready_gib(round_)
+    if plan is not None or free is not None:
         predicted = format_gib(plan.ready_free_gib) if plan else NONE
-        actual = format_gib(boot.available_gib) if boot and boot.available_gib is not None else NONE
-        told.append(("free at ready", predicted, actual))
+        told.append(("free at ready", predicted, format_gib(free) if free is not None else NONE))
     return told
 
 

@@ -16,6 +16,7 @@ from tuner.metrics.model import Readings
 from tuner.redact import redact
 from tuner.rounds.errors import DamagedRound
 from tuner.rounds.model import Round, RoundState
+from tuner.rounds.older import as_kept_today
 from tuner.rounds.pareto import Point
 from tuner.rounds.samples import Moment
 from tuner.rounds.summary import RoundSummary, changed_values, summarise
@@ -90,7 +91,8 @@ def round_of(row: sqlite3.Row) -> Round:
     if not (isinstance(note, str) and isinstance(verdict, str)):
         raise DamagedRound(f"{name} cannot be read from the history: it holds bytes that are no text.")
     note, verdict = replaced(note), replaced(verdict)
-    return msgspec.structs.replace(round_, number=row["number"], note=note, verdict=verdict, tags=tags)
+    whole = msgspec.structs.replace(round_, number=row["number"], note=note, verdict=verdict, tags=tags)
+    return as_kept_today(whole)
 
 
 def readable(row: sqlite3.Row) -> Round | None:

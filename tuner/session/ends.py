@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tuner.doctor import diagnose_log
+from tuner.doctor.merging import merged
 from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home
 from tuner.planner.accuracy import accuracy
@@ -38,7 +39,7 @@ def refused(round_: Round, found: tuple[Finding, ...], publish: Publish) -> Roun
         state=RoundState.REFUSED,
         phase="preflight",
         reason=" ".join(f"{f.title} {f.remedy}".strip() for f in fatal),
-        findings=(*found, *(f for f in round_.findings if f not in found)),
+        findings=merged(found, round_.findings),
     )
 
 
@@ -46,7 +47,7 @@ def started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> R
     """The round once its start came to an end, good or bad; ``vram_mib`` as in ``Round``."""
     facts = outcome.facts
     quiet_s = outcome.quiet_s if outcome.state is ReadyState.TIMED_OUT else None
-    found = _diagnosed(round_, facts, outcome.last_lines, died=outcome.state is ReadyState.DIED, quiet_s=quiet_s)
+    found = diagnosed(round_, facts, outcome.last_lines, died=outcome.state is ReadyState.DIED, quiet_s=quiet_s)
     state = {
         ReadyState.READY: RoundState.CHECKING,
         ReadyState.DIED: RoundState.FAILED,
@@ -65,13 +66,27 @@ def started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> R
         phase_seconds=outcome.phase_seconds,
         ready_seconds=None if ended else outcome.seconds,
         vram_mib=vram_mib,
-        accuracy=accuracy(round_.plan, facts) if round_.plan is not None and facts.kv_tokens is not None else None,
-        findings=(*round_.findings, *found),
+        accuracy=accuracy(round_.plan, facts, ready_mib=vram_mib.get("ready"))
+        if round_.plan is not None and facts.kv_tokens is not None
+        else None,
+        findings=after_start(found, round_.findings, came_up=not ended),
         sglang_version=facts.version if facts.version and "-" not in facts.version else round_.sglang_version,
     )
 
 
-def _diagnosed(
+def after_start(found: Sequence[Finding], foreseen: Sequence[Finding], *, came_up: bool) -> tuple[Finding, ...]:
+    """What a log told (``found``) and what was foreseen of its start as one list, worst first.
+
+    Of one cause the log tells more. That a start would fail is no news once it came up, nor beside the cause that it
+    died of; the plan of the round keeps it.
+    """
+    named = any(f.severity is Severity.FATAL and f.id not in _NO_CAUSE for f in found)
+    if came_up or named:
+        foreseen = [f for f in foreseen if f.severity is not Severity.FATAL]
+    return merged(found, foreseen)
+
+
+def diagnosed(
     round_: Round, facts: BootFacts, tail: Sequence[str], *, died: bool, quiet_s: float | None = None
 ) -> tuple[Finding, ...]:
     """What the log of ``round_`` tells, with what the round knows beside it."""
@@ -125,7 +140,7 @@ def died_while_checked(bench: Bench, round_: Round, handle: ServerHandle, publis
         return round_
     facts, tail = read_log(Path(handle.log_path))
     publish(ServerStopped(bench.supervisor.stop(handle, publish, drain=False)))
-    found = _diagnosed(round_, facts, tail, died=True) if facts is not None else ()
+    found = diagnosed(round_, facts, tail, died=True) if facts is not None else ()
     for finding in found:
         publish(Found(finding))
     worst = next((f for f in found if f.severity is Severity.FATAL), None)
@@ -135,5 +150,5 @@ def died_while_checked(bench: Bench, round_: Round, handle: ServerHandle, publis
         state=RoundState.FAILED,
         reason=f"The server died while it was checked.{cause}",
         boot=facts or round_.boot,
-        findings=(*found, *round_.findings),
+        findings=merged(found, round_.findings),
     )

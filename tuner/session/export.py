@@ -11,6 +11,7 @@ from tuner.metrics.model import Readings
 from tuner.recipe import Recipe, dumps_settings, dumps_toml, to_docker, to_shell, to_unit, to_yaml
 from tuner.redact import redact
 from tuner.rounds.chart import memory_chart, samples_chart
+from tuner.rounds.memory import free_at_ready_gib
 from tuner.rounds.model import Round
 from tuner.units import format_gib, format_tokens
 
@@ -96,10 +97,9 @@ def headline(round_: Round) -> list[str]:
     boot = round_.boot
     if boot is not None and boot.kv_tokens is not None:
         slots = f", {boot.mamba_slots} state slots" if boot.mamba_slots is not None else ""
-        lines.append(
-            f"{format_tokens(boot.kv_tokens)} KV tokens{slots}, "
-            f"{boot.max_running_requests} requests, {format_gib(boot.available_gib or 0.0)} free at ready."
-        )
+        free = free_at_ready_gib(round_)
+        told = f", {format_gib(free)} free at ready" if free is not None else ""
+        lines.append(f"{format_tokens(boot.kv_tokens)} KV tokens{slots}, {boot.max_running_requests} requests{told}.")
     lines += [f"Check {result.name}: {result.verdict} ({result.reason})" for result in round_.checks]
     if round_.sglang_version:
         lines.append(f"SGLang {round_.sglang_version}" + (f", {round_.gpu_name}" if round_.gpu_name else "") + ".")

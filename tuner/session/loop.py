@@ -15,7 +15,9 @@ import psutil
 from tuner import __version__
 from tuner.checks.model import CheckResult, Verdict
 from tuner.checks.quick import QUICK_SET, quick_set, warm_up
+from tuner.checks.warmup import WarmUp
 from tuner.doctor import diagnose_plan, diagnose_round
+from tuner.doctor.merging import merged
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics import ReadingsWindow
 from tuner.metrics.model import Readings
@@ -28,7 +30,8 @@ from tuner.probes.http import ServerClient
 from tuner.recipe.checking import named_checks
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.errors import HistoryError
-from tuner.rounds.model import Round, RoundState
+from tuner.rounds.memory import peak_mib
+from tuner.rounds.model import FIRST_ANSWERS, Round, RoundState
 from tuner.server.model import ReadyState, ServerHandle, StartRefused
 from tuner.serverlog.model import Phase
 from tuner.session.bench import Bench
@@ -57,7 +60,6 @@ from tuner.session.swap import BrokenOff, start_instead, stop_running
 from tuner.session.vram import VramWatch
 from tuner.session.watching import api_key, poll
 
-_WARMING = str(Phase.WARMING)
 #: Rounds looked back upon for deaths of the same recipe.
 _LOOK_BACK = 50
 #: Longer than any set of checks: their readings cover all of them.
@@ -162,7 +164,8 @@ def _run(
     with VramWatch(lambda: _used_mib(bench, round_.recipe)) as vram:
         outcome = bench.supervisor.wait_ready(handle, publish, cancel, estimates)
         ready_mib = vram.used_mib() if outcome.state is ReadyState.READY else None
-        levels = {"before": before, "peak": vram.peak_mib, "ready": ready_mib}
+        peak = peak_mib(vram.peak_mib, _only_card_mib(bench, round_.recipe), outcome.facts)
+        levels = {"before": before, "peak": peak, "ready": ready_mib}
     round_ = started(round_, outcome, {k: v for k, v in levels.items() if v is not None})
     if outcome.state is ReadyState.DIED:
         round_ = perhaps_of_full_disk(bench.home, round_)
@@ -217,6 +220,12 @@ def _used_mib(bench: Bench, recipe: Recipe) -> int | None:
     return cards[0].used_mib if cards else None
 
 
+def _only_card_mib(bench: Bench, recipe: Recipe) -> int | None:
+    """The whole memory of the card, MiB; None for a server on several."""
+    cards = cards_of(recipe, bench.environ, bench.gpu.read())
+    return cards[0].total_mib if len(cards) == 1 else None
+
+
 def _checked(
     bench: Bench,
     round_: Round,
@@ -233,11 +242,9 @@ def _checked(
         version = str(known["version"]) if known.get("version") else round_.sglang_version
         round_ = msgspec.structs.replace(round_, effective=effective, sglang_version=version)
         began = time.monotonic()
-        _warm(client, round_, publish, cancel, estimates)
-        # The server's own warm-up and ours are one phase to whoever waits for it.
-        warmed = round_.phase_seconds.get(_WARMING, 0.0) + time.monotonic() - began
-        phases = {**round_.phase_seconds, _WARMING: warmed}
-        round_ = msgspec.structs.replace(round_, phase_seconds=phases)
+        warmed = _warm(client, round_, publish, cancel, estimates)
+        phases = {**round_.phase_seconds, FIRST_ANSWERS: time.monotonic() - began}
+        round_ = msgspec.structs.replace(round_, phase_seconds=phases, first_answers_s=warmed.seconds)
         bench.history.save(round_)
         results, readings = check(client, round_, publish, cancel)
     finally:
@@ -248,26 +255,25 @@ def _checked(
 
 def _warm(
     client: ServerClient, round_: Round, publish: Publish, cancel: threading.Event, estimates: Mapping[str, float]
-) -> None:
-    before = round_.phase_seconds.get(_WARMING, 0.0)
-    began = time.monotonic() - before
+) -> WarmUp:
+    began = time.monotonic()
     total = sum(estimates.values())
 
     def said(line: str) -> None:
         passed = time.monotonic() - began
         publish(
             PhaseChanged(
-                phase=_WARMING,
+                phase=FIRST_ANSWERS,
                 elapsed_s=passed,
-                total_s=(round_.ready_seconds or 0.0) + passed - before,
-                estimate_s=estimates.get(_WARMING),
+                total_s=(round_.ready_seconds or 0.0) + passed,
+                estimate_s=estimates.get(FIRST_ANSWERS),
                 total_estimate_s=total or None,
                 last_line=line,
             )
         )
 
     said("")
-    warm_up(client, model=round_.recipe.served_name, on_progress=said, cancel=cancel)
+    return warm_up(client, model=round_.recipe.served_name, on_progress=said, cancel=cancel)
 
 
 def check(
@@ -291,17 +297,21 @@ def check(
 
 
 def judged(round_: Round, results: list[CheckResult], readings: Readings | None, *, cancelled: bool) -> Round:
-    """The round with its checks: verified only when every one passed."""
-    missed = [r for r in results if r.verdict is not Verdict.PASS]
+    """The round with its checks: verified only when every one passed that the recipe does not leave out.
+
+    Where a recipe names its checks, the others are run by ``verify --full`` alone and decide nothing.
+    """
+    asked = round_.recipe.tuner.checks
+    decisive = [r for r in results if not asked or r.name in named_checks(asked)]
+    missed = [r for r in decisive if r.verdict is not Verdict.PASS]
     state = RoundState.VERIFIED
     reason = ""
     if cancelled:
         state, reason = RoundState.UNVERIFIED, "The checks were broken off."
-    elif missed or not results:
+    elif missed or not decisive:
         state = RoundState.UNVERIFIED
         reason = "; ".join(f"{r.name}: {r.reason}" for r in missed) or "No check ran."
     found = diagnose_round(round_.recipe.flags, round_.effective, round_.boot) if round_.boot else ()
-    known = {f.id for f in round_.findings}
     return msgspec.structs.replace(
         round_,
         state=state,
@@ -309,5 +319,5 @@ def judged(round_: Round, results: list[CheckResult], readings: Readings | None,
         reason=reason,
         checks=tuple(results),
         readings=readings,
-        findings=(*round_.findings, *(f for f in found if f.id not in known)),
+        findings=merged(round_.findings, found),
     )

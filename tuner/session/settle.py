@@ -53,8 +53,8 @@ def seen_line(line: RoundSummary, history: History, home: Home) -> RoundSummary:
 def settled(round_: Round, supervisor: Supervisor) -> Round:
     """A round that lost its tuner, closed."""
     # Few rounds ever do.
-    from tuner.doctor import diagnose_log
     from tuner.session.bootlog import read_log
+    from tuner.session.ends import after_start, diagnosed
 
     handle = next((h for h in supervisor.running(round_.recipe.port) if h.round_name == round_.name), None)
     # A tuner that was killed right after the spawn did not come to keep the path.
@@ -66,7 +66,7 @@ def settled(round_: Round, supervisor: Supervisor) -> Round:
         state, reason = RoundState.UNVERIFIED, f"{LOST} before the checks were done; verify runs them now."
     else:
         state, reason = RoundState.FAILED, f"{LOST} in the middle of this round, and its server is gone."
-    found = diagnose_log(facts, tail, died=not serving) if facts else ()
+    found = diagnosed(round_, facts, tail, died=not serving) if facts else ()
     phase = round_.phase if round_.state is RoundState.CHECKING or facts is None else str(facts.reached)
     return msgspec.structs.replace(
         round_,
@@ -75,5 +75,5 @@ def settled(round_: Round, supervisor: Supervisor) -> Round:
         reason=reason,
         boot=facts,
         log_path=log_path,
-        findings=(*round_.findings, *(f for f in found if f not in round_.findings)),
+        findings=after_start(found, round_.findings, came_up=serving and facts is not None and facts.ready),
     )

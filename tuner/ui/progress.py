@@ -9,7 +9,7 @@ import msgspec
 
 from tuner.checks.model import CheckResult, Verdict
 from tuner.findings import Finding, FindingId, Severity
-from tuner.rounds.model import Round, RoundState
+from tuner.rounds.model import FIRST_ANSWERS, Round, RoundState
 from tuner.serverlog.model import Phase
 from tuner.session.deaths import refused_for_deaths
 from tuner.session.events import (
@@ -26,7 +26,7 @@ from tuner.session.events import (
     ServerStopped,
 )
 
-#: The phases of a start in order; "checks" is ours.
+#: The phases of a start in order; the first answers, after ready, are the tuner's own requests.
 START_PHASES: tuple[str, ...] = (
     Phase.LAUNCHING,
     Phase.LOADING,
@@ -34,8 +34,8 @@ START_PHASES: tuple[str, ...] = (
     Phase.CAPTURING,
     Phase.BINDING,
     Phase.WARMING,
+    FIRST_ANSWERS,
 )
-
 
 #: Name of the checks' time beside those of the phases.
 CHECKS = "checks"

@@ -12,7 +12,8 @@ from tuner.findings import Severity
 from tuner.measure.report import load_text, measurement_text, physics_text, rates_text
 from tuner.planner.accuracy import accuracy_text
 from tuner.recipe.checking import left_out
-from tuner.rounds.model import Round, RoundState
+from tuner.rounds.measures import first_answers
+from tuner.rounds.model import FIRST_ANSWERS, Round, RoundState
 from tuner.rounds.summary import RoundSummary
 from tuner.rounds.values import seconds_text
 from tuner.text import clip, plain, width
@@ -172,7 +173,7 @@ def _checks(round_: Round, cells: int, *, full: bool) -> list[Content]:
             lines.append(
                 Content.assemble(("    answer: " + clip(plain(check.came).replace("\n", " "), cells - 14), _LABEL))
             )
-    if lines and (unchecked := left_out(round_.recipe)):
+    if lines and (unchecked := left_out(round_.recipe, [check.name for check in round_.checks])):
         told = f"– not checked, as tuner.checks says: {', '.join(unchecked)}"
         lines.append(set_in(Content.styled(told, _LABEL), cells, 2))
     return lines
@@ -182,6 +183,8 @@ def _latency(round_: Round, cells: int) -> list[Content]:
     words = []
     if round_.ready_seconds is not None:
         words.append(f"ready in {format_seconds(round_.ready_seconds)}")
+    if (together := first_answers(round_)) is not None:
+        words.append(f"{FIRST_ANSWERS} {format_seconds(together)}")
     if round_.readings is not None:
         if round_.readings.ttft_s is not None:
             words.append(f"TTFT {spread(round_.readings.ttft_s, milliseconds=False)} p50/p95")

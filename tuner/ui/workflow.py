@@ -13,7 +13,7 @@ from textual.content import Content
 
 from tuner.recipe.model import Recipe
 from tuner.rounds.errors import HistoryError
-from tuner.rounds.model import Round, RoundState
+from tuner.rounds.model import FIRST_ANSWERS, Round, RoundState
 from tuner.session.events import Event, RoundOpened
 from tuner.ui import auto_view
 from tuner.ui import progress as progressing
@@ -258,8 +258,9 @@ class Workflow:
             before=app.baseline,
             plan=shown.plan if shown else None,
             problem=shown.problem if shown else app.inputs_problem,
-            took_s=before.ready_seconds if before else None,
-            took_name=before.name if before else "",
+            ready_s=before.ready_seconds if before else None,
+            answers_s=before.phase_seconds.get(FIRST_ANSWERS) if before else None,
+            timed_by=before.name if before else "",
             in_flight=_in_flight(app.look),
             simulated=recipe.simulated,
             known=app.known,

@@ -197,8 +197,8 @@ def test_the_warm_up_sends_one_short_request_of_each_kind_and_says_so() -> None:
     done = warm_up(client, model="m", on_progress=said.append)
     assert done.seconds == (1.52, 0.24, 1.23)
     assert done.error == ""
-    assert said[0] == ("Warm-up 1 of 3, with thinking: the first answer after a start can take more than a minute.")
-    assert said[1] == "Warm-up 2 of 3, without thinking; the one before took 1.5 s."
+    assert said[0] == "First answer 1 of 3, with thinking: after a start it can take more than a minute."
+    assert said[1] == "First answer 2 of 3, without thinking; the one before took 1.5 s."
     assert all(body["max_tokens"] <= 32 for body in client.chats)
 
 

@@ -23,6 +23,8 @@ _MOST_CHANGES = 6
 _LOG_LINES = 6
 _LOG_CELLS = 66
 _MOST_WARNINGS = 2
+#: First answers that take longer are worth a word: kernels are compiled.
+_SLOW_ANSWERS_S = 5.0
 
 
 class RestartFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +34,9 @@ class RestartFacts(msgspec.Struct, frozen=True, kw_only=True):
     before: Baseline
     plan: Plan | None
     problem: str = ""
-    took_s: float | None = None
-    took_name: str = ""
+    ready_s: float | None = None
+    answers_s: float | None = None
+    timed_by: str = ""
     in_flight: int | None = None
     simulated: bool = False
     known: Known = ()
@@ -184,8 +187,10 @@ def _refusals(plan: Plan) -> tuple[Finding, ...]:
 
 
 def _costs(facts: RestartFacts) -> list[Content]:
-    if facts.took_s is not None:
-        lines = [Content(f"It took {format_seconds(facts.took_s)} to be ready before ({facts.took_name}).")]
+    if facts.ready_s is not None:
+        slow = facts.answers_s is not None and facts.answers_s >= _SLOW_ANSWERS_S
+        more = f", its first answers {format_seconds(facts.answers_s)} more" if facts.answers_s and slow else ""
+        lines = [Content(f"It took {format_seconds(facts.ready_s)} to be ready before ({facts.timed_by}){more}.")]
     else:
         lines = [Content("No start of this kind has been timed yet.")]
     if not facts.running:
