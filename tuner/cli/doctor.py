@@ -9,14 +9,18 @@ from typing import Any
 import click
 import msgspec
 
+from tuner.cli.log import round_named
 from tuner.cli.output import DONE, FAILED, UsageProblem, command, json_option, print_json, say
 from tuner.cli.plan import inputs_for
 from tuner.cli.recipes import recipe_for
 from tuner.cli.remedies import say_remedied
+from tuner.doctor import with_remedies
 from tuner.findings import Severity
+from tuner.modelcard import ModelError
 from tuner.paths import Home
-from tuner.planner.model import Plan, PlanInputs
+from tuner.planner.model import CannotPlan, Plan, PlanInputs
 from tuner.recipe.model import Recipe
+from tuner.rounds.model import Round, RoundState
 from tuner.serverlog.model import BootFacts
 from tuner.session.diagnosing import Diagnosis, Unreadable, diagnose_files, diagnose_running
 from tuner.session.planning import Given
@@ -36,7 +40,7 @@ _AFTER = (
 
 
 @click.command("doctor")
-@click.argument("preset", required=False)
+@click.argument("preset", required=False, metavar="[PRESET|rN]")
 @click.option(
     "--log",
     "logs",
@@ -48,10 +52,10 @@ _AFTER = (
 @json_option
 @command
 def doctor_command(preset: str | None, logs: tuple[str, ...], metrics: str | None, as_json: bool) -> int:
-    """Say what is wrong and what to do: with the running server, with files, or with the plan of PRESET.
+    """Say what is wrong and what to do: with the running server, with files, with the plan of PRESET, with round rN.
 
-    Where a recipe is known (the running server's, or PRESET), each remedy is planned before it is offered. Exit status
-    1 when something above a note is found.
+    Where a recipe is known (the running server's, PRESET, or the round's), each remedy is planned before it is
+    offered. Exit status 1 when something above a note is found.
     """
     if preset is None and not logs and metrics is None:
         session = Session(Home.find())
@@ -71,7 +75,10 @@ def doctor_command(preset: str | None, logs: tuple[str, ...], metrics: str | Non
 def _of_files(preset: str | None, logs: tuple[str, ...], metrics: str | None) -> Diagnosis:
     if preset is not None and Path(preset).suffix == ".log":
         raise UsageProblem(f"{preset} is a log, not a recipe: give it as --log {preset}.")
-    recipe = recipe_for(preset, ()) if preset is not None else None
+    round_ = round_named(preset) if preset is not None else None
+    if round_ is not None and not logs and metrics is None:
+        return _of_round(round_)
+    recipe = round_.recipe if round_ is not None else recipe_for(preset, ()) if preset is not None else None
     try:
         return diagnose_files(
             [Path(log) for log in logs],
@@ -83,12 +90,29 @@ def _of_files(preset: str | None, logs: tuple[str, ...], metrics: str | None) ->
         raise UsageProblem(str(problem)) from problem
 
 
-def _inputs_of(recipe: Recipe) -> Callable[[BootFacts | None], PlanInputs]:
+def _of_round(round_: Round) -> Diagnosis:
+    """What was found of a round until its end, its remedies planned with the numbers of its own start."""
+    if round_.state in (RoundState.STARTING, RoundState.CHECKING):
+        raise UsageProblem(f"{round_.name} is not at its end: tuner doctor without a name looks at what runs.")
+    inputs, why = None, ""
+    try:
+        inputs = _inputs_of(round_.recipe, round_.name)(round_.boot)
+    except (CannotPlan, ModelError) as problem:
+        why = str(problem)
+    told = "" if round_.findings or not round_.reason else f": {round_.reason.rstrip('.')}"
+    return Diagnosis(
+        of=f"{round_.name} as it ended, {round_.state}{told}",
+        findings=with_remedies(round_.findings, inputs),
+        unplanned=why,
+    )
+
+
+def _inputs_of(recipe: Recipe, boot_name: str = "the log") -> Callable[[BootFacts | None], PlanInputs]:
     """Gathers a plan's inputs with the numbers of a log that tells memory."""
 
     def gather(facts: BootFacts | None) -> PlanInputs:
         told = facts is not None and facts.free_before_gib is not None
-        return inputs_for(recipe, Given(boot=facts, boot_name="the log") if told else Given())
+        return inputs_for(recipe, Given(boot=facts, boot_name=boot_name) if told else Given())
 
     return gather
 

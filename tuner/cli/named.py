@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from tuner.cli.output import UsageProblem
 from tuner.cli.recipes import recipe_for
+from tuner.cli.round_names import names_round
 from tuner.recipe import merge_set
 from tuner.recipe.model import Recipe, RecipeError
 from tuner.rounds.history import History
 from tuner.rounds.model import Round
 from tuner.session.deaths import hidden_flags
-
-_ROUND = re.compile(r"r\d{1,9}|last|good")
 
 
 def find_round(history: History, name: str) -> Round:
@@ -43,7 +41,7 @@ def recipe_named(history: History, name: str, assignments: tuple[str, ...]) -> R
 
     A file or preset of such a name comes first. Raises RecipeError or UsageProblem.
     """
-    if _ROUND.fullmatch(name) is None or Path(name).exists():
+    if not names_round(name):
         return recipe_for(name, assignments)
     recipe = merge_set(find_round(history, name).recipe, assignments)
     if hidden := hidden_flags(recipe):

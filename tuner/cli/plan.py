@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,9 +23,10 @@ from tuner.cli.output import (
 )
 from tuner.cli.recipes import recipe_for
 from tuner.doctor import diagnose_plan
+from tuner.flags import FlagValueError, lookup, parse_value
 from tuner.paths import Home
 from tuner.planner import plan as make_plan
-from tuner.planner.model import Plan, PlanInputs
+from tuner.planner.model import CannotPlan, Plan, PlanInputs
 from tuner.recipe.model import Recipe
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
@@ -62,6 +63,21 @@ _INPUTS = {
 }
 
 
+#: Of the flags that size the pools, those of which a plan's ``in_force`` tells nothing unless they are asked for.
+_ASKED_SIZES = (
+    "max_running_requests",
+    "max_mamba_cache_size",
+    "max_total_tokens",
+    "context_length",
+    "tp_size",
+    "pp_size",
+    "dp_size",
+    "enable_dp_attention",
+    "enable_unified_memory",
+    "speculative_algorithm",
+)
+
+
 def planning_options(function: _F) -> _F:
     """The preset and the inputs that ``tuner plan`` and ``tuner solve`` take."""
     for option in reversed(_OPTIONS):
@@ -83,14 +99,23 @@ def plan_command(
     assignments: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Say what a start would give: both pools, requests, longest input, VRAM by named terms."""
-    recipe = recipe_for(preset, assignments)
-    inputs = inputs_for(recipe, given_from(model, sglang, free_before, free_after, boot_log))
+    """Say what a start would give: both pools, requests, longest input, VRAM by named terms.
+
+    Without PRESET the flags are those that the boot log echoes; --set goes over them.
+    """
+    given = given_from(model, sglang, free_before, free_after, boot_log)
+    recipe = planned_recipe(preset, assignments, given)
+    inputs = inputs_for(recipe, given)
     plan = make_plan(inputs)
     plan = msgspec.structs.replace(plan, findings=diagnose_plan(inputs, plan))
+    flags = flags_words(preset, assignments, given, inputs, plan)
+    if preset is None and given.boot is not None:
+        plan = msgspec.structs.replace(plan, sources=_log_sources(plan, recipe, given.boot))
     if as_json:
-        print_json(plan)
+        print_json({**msgspec.to_builtins(plan), "flags_from": flags} if flags else plan)
     else:
+        if flags:
+            say(flags)
         say_plan(plan)
         _say_sources(plan)
         if plan.findings:
@@ -120,6 +145,81 @@ def _boot(path: str | None) -> BootFacts | None:
     if facts is None:
         raise UsageProblem(f"The log {path} cannot be read: give the path of a file.")
     return facts
+
+
+def planned_recipe(preset: str | None, assignments: tuple[str, ...], given: Given) -> Recipe:
+    """What is planned: ``preset``, or without one what the boot log echoes, with ``--set`` over it."""
+    if preset is not None or given.boot is None:
+        return recipe_for(preset, assignments)
+    from tuner.recipe import merge_set  # a plan without a log needs no reader
+
+    return merge_set(_echoed(given.boot), assignments)
+
+
+def _echoed(facts: BootFacts) -> Recipe:
+    """The recipe of the start that wrote the log: without defaults; empty where the log echoes no flags."""
+    from tuner.recipe.server_answer import from_server_info
+
+    told = facts.server_args
+    if not told.get("model_path"):
+        return Recipe()
+    answer: dict[str, Any] = {}
+    for key, text in told.items():
+        info = lookup(key)
+        if info is not None:
+            try:
+                value = parse_value(info, text)
+            except FlagValueError:
+                # A choice of another version: the reader of answers takes those.
+                value = text
+            answer[info.dest or info.name] = value
+    return from_server_info(answer).recipe
+
+
+def flags_words(preset: str | None, assignments: tuple[str, ...], given: Given, inputs: PlanInputs, plan: Plan) -> str:
+    """What the planned flags came from, beside a boot log; with ``preset``, what the log's server had otherwise."""
+    if given.boot is None:
+        return ""
+    echoed = _echoed(given.boot).flags
+    log, over = given.boot_name, ", with --set over them" if assignments else ""
+    if preset is None:
+        return f"Flags of {log}{over}" if echoed else f"No preset, and {log} echoes no flags: SGLang's defaults{over}"
+    named = f"Flags of {preset}{over}"
+    if not echoed:
+        return f"{named}; {log} echoes none"
+    try:
+        started = make_plan(msgspec.structs.replace(inputs, flags=echoed))
+    except CannotPlan as problem:
+        return f"{named}; those of {log} cannot be planned: {problem}"
+    here, there = _sizes(plan, inputs.flags), _sizes(started, echoed)
+    differ = [
+        f"{name} {_word(there.get(name))}, not {_word(here.get(name))}"
+        for name in {**here, **there}
+        if here.get(name) != there.get(name)
+    ]
+    return f"{named}; {log} was started with {'; '.join(differ)}" if differ else named
+
+
+def _sizes(plan: Plan, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What sizes the pools: values in force, and what is asked for beside them."""
+    asked = {name: flags[name] for name in _ASKED_SIZES if flags.get(name) is not None}
+    if asked.get("speculative_algorithm") == "NEXTN":
+        # What a server makes of it and echoes (0.5.9 to 0.5.23).
+        asked["speculative_algorithm"] = "EAGLE"
+    return {**plan.in_force, **asked}
+
+
+def _word(value: Any) -> str:
+    return "unset" if value is None else str(value)
+
+
+def _log_sources(plan: Plan, recipe: Recipe, facts: BootFacts) -> dict[str, str]:
+    """The plan's sources with "boot log" for each flag that stands as the log echoes it."""
+    echoed = _echoed(facts).flags
+    return {
+        name: "boot log" if name in echoed and source == "recipe" and recipe.flags.get(name) == echoed[name] else source
+        for name, source in plan.sources.items()
+    }
 
 
 def inputs_for(recipe: Recipe, given: Given) -> PlanInputs:

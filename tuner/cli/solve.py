@@ -9,8 +9,7 @@ import click
 from tuner.cli.amounts import Gib, Tokens
 from tuner.cli.needs import needed
 from tuner.cli.output import DONE, FAILED, command, json_option, print_json, say, say_findings
-from tuner.cli.plan import given_from, inputs_for, planning_options, say_plan
-from tuner.cli.recipes import recipe_for
+from tuner.cli.plan import given_from, inputs_for, planned_recipe, planning_options, say_plan
 from tuner.planner.solve import Solution
 from tuner.session.needs import Stated
 from tuner.session.solving import solved
@@ -53,11 +52,12 @@ def solve_command(
 ) -> int:
     """Find the fewest changes to PRESET that meet a need. When nothing does: the nearest, and what it lacks.
 
-    What --set says stays; every other flag may change. What is not asked for is taken from the need_ keys of the
-    recipe's [tuner] table.
+    What --set says stays; every other flag may change. Without PRESET the flags are those that the boot log echoes.
+    What is not asked for is taken from the need_ keys of the recipe's [tuner] table.
     """
-    recipe = recipe_for(preset, assignments)
-    inputs = inputs_for(recipe, given_from(model, sglang, free_before, free_after, boot_log))
+    given = given_from(model, sglang, free_before, free_after, boot_log)
+    recipe = planned_recipe(preset, assignments, given)
+    inputs = inputs_for(recipe, given)
     need = needed(
         Stated(
             input_tokens=input_tokens,

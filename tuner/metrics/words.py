@@ -7,6 +7,8 @@ from tuner.units import format_gib, format_seconds, format_tokens
 
 #: Marks a value that an idle server has not refreshed.
 LAST_BATCH = "as of the last batch"
+#: Observations below which a percentile is not told, as of a load that is measured (``measure.stats.SAMPLES_FOR``).
+P50_NEEDS, P95_NEEDS = 10, 130
 
 
 def rows(r: Readings) -> tuple[tuple[str, str], ...]:
@@ -52,12 +54,18 @@ def slots_words(r: Readings) -> str:
 
 
 def requests_words(r: Readings) -> str:
-    """``2 of 3 admitted run, 1 waits``."""
+    """``2 of 3 admitted run, 1 wait``; while prefill goes through, that those in it are in neither number.
+
+    SGLang takes a request out of the queue for its first chunk and into the running batch after its last one
+    (``managers/scheduler.py``, 0.5.9 to 0.5.23), and no reading tells how many are between the two.
+    """
     if r.running is None:
         return f"{r.max_running_requests} admitted" if r.max_running_requests is not None else ""
     of = f" of {r.max_running_requests} admitted" if r.max_running_requests is not None else ""
     waiting = f", {r.queued} wait" if r.queued is not None else ""
-    return f"{r.running}{of} run{waiting}"
+    has_room = r.max_running_requests is None or r.running < r.max_running_requests
+    uncounted = ", prefill not counted" if r.prefill_tokens_per_s and has_room else ""
+    return f"{r.running}{of} run{waiting}{uncounted}"
 
 
 def speed_words(r: Readings) -> str:
@@ -67,10 +75,14 @@ def speed_words(r: Readings) -> str:
 
 
 def spread_words(what: Spread | None) -> str:
-    """``0.83 s p50, 1.5 s p95, of 40``."""
+    """``0.83 s p50, 1.5 s p95, of 400``; of fewer ``0.83 s p50, of 40``, of very few ``about 25 s, of 1``."""
     if what is None:
         return ""
-    return f"{format_seconds(what.p50)} p50, {format_seconds(what.p95)} p95, of {what.count:,}"
+    middle = format_seconds(what.p50)
+    if what.count < P50_NEEDS:
+        return f"about {middle}, of {what.count}"
+    p95 = f", {format_seconds(what.p95)} p95" if what.count >= P95_NEEDS else ""
+    return f"{middle} p50{p95}, of {what.count:,}"
 
 
 def stalls_words(r: Readings) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from tuner.checks.model import Verdict
 from tuner.measure.report import measurement_text, physics_text
+from tuner.metrics.words import spread_words
 from tuner.planner.accuracy import accuracy_text
 from tuner.recipe.checking import left_out
 from tuner.redact import redact, redact_text
@@ -322,8 +323,7 @@ def _readings(round_: Round) -> Rows:
     rows: Rows = []
     for name, spread in (("TTFT", readings.ttft_s), ("ITL", readings.itl_s), ("whole request", readings.e2e_s)):
         if spread is not None:
-            p50, p95 = format_seconds(spread.p50), format_seconds(spread.p95)
-            rows.append((name, f"p50 {p50}, p95 {p95} of {format_tokens(spread.count)}"))
+            rows.append((name, spread_words(spread)))
     if readings.prefix_hit_ratio is not None:
         rows.append((HIT_RATIO, percent_text(readings.prefix_hit_ratio)))
     if readings.acceptance_length is not None:

@@ -11,6 +11,7 @@ from tuner.modelcard import Family, ModelShape
 from tuner.planner.model import Plan, PlanInputs
 from tuner.ui.widgets.choice import Option
 from tuner.ui.widgets.scale import Scale
+from tuner.ui.widgets.slider import fine
 
 AUTO = "auto"
 SPECULATION = "speculation"
@@ -212,7 +213,7 @@ def slider_flags(knob: SliderKnob, value: float | None) -> dict[str, Any]:
     """The flag that a place of the slider means."""
     if value is None:
         return {knob.name: None}
-    return {knob.name: round(value) if knob.whole else round(value, knob.scale.digits)}
+    return {knob.name: round(value) if knob.whole else round(value, fine(knob.scale).digits)}
 
 
 def _speculative(flags: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tuner.checks.model import Verdict
 from tuner.metrics.model import Reach, Readings, Spread
+from tuner.metrics.words import P50_NEEDS, P95_NEEDS
 from tuner.planner.accuracy import Accuracy
 from tuner.planner.model import Plan
 from tuner.rounds.model import Round, RoundState
@@ -117,13 +118,15 @@ def percent(part: float | None, whole: float | None) -> str:
 
 
 def spread(what: Spread | None, *, milliseconds: bool) -> str:
-    """p50 / p95 with the unit: ``0.83 / 1.20 s``, ``11 / 14 ms``."""
+    """p50 / p95 with the unit: ``0.83 / 1.20 s``, ``11 / 14 ms``; of few ``0.83 / – s``, of fewer ``≈25.0 / – s``."""
     if what is None:
         return NONE
-    if milliseconds:
-        return f"{what.p50 * 1000:.0f} / {what.p95 * 1000:.0f} ms"
-    digits = 2 if what.p95 < 10 else 1
-    return f"{what.p50:.{digits}f} / {what.p95:.{digits}f} s"
+    shown = [what.p50, what.p95] if what.count >= P95_NEEDS else [what.p50]
+    unit, factor = ("ms", 1000) if milliseconds else ("s", 1)
+    digits = 0 if milliseconds else 2 if shown[-1] < 10 else 1
+    about = "≈" if what.count < P50_NEEDS else ""
+    told = [f"{seconds * factor:.{digits}f}" for seconds in shown] + [NONE] * (2 - len(shown))
+    return f"{about}{' / '.join(told)} {unit}"
 
 
 def pools_of(round_: Round) -> tuple[int | None, int | None, int | None]:

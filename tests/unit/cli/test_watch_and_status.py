@@ -54,7 +54,7 @@ def look(readings: Readings | None, *, alive: bool = True, simulated: bool = Fal
 BUSY = Readings(
     at=1.0, kv_used_tokens=1635, kv_total_tokens=262294, slots_used=12, slots_total=57, slots_evictable=3, running=3,
     queued=5, max_running_requests=3, decode_tokens_per_s=151.6, prefill_tokens_per_s=2710.2,
-    ttft_s=Spread(p50=0.83, p95=1.52, count=40), prefix_hit_ratio=0.62, acceptance_length=1.8,
+    ttft_s=Spread(p50=0.83, p95=1.52, count=400), prefix_hit_ratio=0.62, acceptance_length=1.8,
 )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_a_line_is_plain_words_with_units() -> None:
     said = line(look(BUSY))
     assert said.split(" ", 1)[1] == (
         "r3, KV 1,635 of 262,294 0.6 %, slots 12 of 57 and 3 cached, 3 of 3 running, 5 waiting, decode 152/s, "
-        "prefill 2,710/s, TTFT 0.83 s p50, 1.5 s p95, of 40, hits 62 %, accept 1.80, "
+        "prefill 2,710/s, TTFT 0.83 s p50, 1.5 s p95, of 400, hits 62 %, accept 1.80, "
         "State slots: 57 admit 3 of 32 asked; 3 of 3 admitted run; 5 requests wait"
     )
     assert "SIMULATED" in line(look(BUSY, simulated=True))

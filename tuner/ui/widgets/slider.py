@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
+import msgspec
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -17,6 +19,19 @@ from tuner.ui.widgets.scale import Scale
 _TYPED = frozenset("0123456789.,")
 #: Keys that say themselves what becomes of a value that is being typed.
 _OWN_KEYS = frozenset({"enter", "delete"})
+#: Digits behind the point that are shown of a value that has them; more there is no room for.
+_MOST_DIGITS = 5
+
+
+def fine(scale: Scale) -> Scale:
+    """The values of ``scale`` with one digit more: those that are typed, and that a solved recipe has.
+
+    Of a scale of whole numbers the scale itself.
+    """
+    if not scale.digits:
+        return scale
+    digits = scale.digits + 1
+    return msgspec.structs.replace(scale, step=10.0**-digits, digits=digits)
 
 
 class Slider(Widget, can_focus=True):
@@ -89,6 +104,7 @@ class Slider(Widget, can_focus=True):
         self._moved = moved
         self.label = label
         self.scale = scale
+        self._fine = fine(scale)
         self.unit = unit
         self.label_width = label_width
         self._grabbed = False
@@ -144,7 +160,7 @@ class Slider(Widget, can_focus=True):
             fails = bool(self.bad) and self.bad[min(len(self.bad) - 1, cell * len(self.bad) // cells)]
             if cell == knob:
                 sign = "●" if self.value is not None else "○"
-                parts.append((sign, "bold $error" if fails else f"bold {filled}"))
+                parts.append((sign, "bold $error" if self._fails else f"bold {filled}"))
             elif cell == mark:
                 parts.append(("┃", "$foreground"))
             elif fails:
@@ -152,6 +168,14 @@ class Slider(Widget, can_focus=True):
             else:
                 parts.append(("━", filled) if cell < knob else ("─", "$foreground 40%"))
         return Content.assemble(*parts)
+
+    @property
+    def _fails(self) -> bool:
+        """Whether a start fails where the knob stands: between two places that were tried, only if both do."""
+        if not self.bad:
+            return False
+        place = round(self.scale.position(self._at) * (len(self.bad) - 1), 6)
+        return self.bad[math.floor(place)] and self.bad[math.ceil(place)]
 
     def _value_part(self) -> Content:
         wide = self._value_width
@@ -163,7 +187,12 @@ class Slider(Widget, can_focus=True):
         return Content.assemble((f" {shown:>{wide}}", style))
 
     def _written(self, value: float) -> str:
-        number = f"{value:,.{self.scale.digits}f}"
+        """The value as it is set: with the digits that it has, and never fewer than the scale's own."""
+        digits = self.scale.digits
+        number = f"{value:,.{digits}f}"
+        if digits:
+            whole, _, behind = f"{value:,.{_MOST_DIGITS}f}".partition(".")
+            number = f"{whole}.{behind.rstrip('0').ljust(digits, '0')}"
         return f"{number} {self.unit}" if self.unit else number
 
     def _cell(self, value: float) -> int:
@@ -172,12 +201,15 @@ class Slider(Widget, can_focus=True):
     # keys
 
     def action_move(self, steps: int) -> None:
-        """Some steps up or down."""
-        self._take(self.scale.moved(self._at, steps))
+        """Some steps up or down; a value that is set keeps its finer digits."""
+        if self.value is None:
+            self._take(self.scale.moved(self._at, steps))
+        else:
+            self._take(self._fine.moved(self.value, steps * round(self.scale.step / self._fine.step)))
 
     def action_leap(self, direction: int) -> None:
         """A coarse step."""
-        self._take(self.scale.moved(self._at, direction * self.scale.coarse))
+        self.action_move(direction * self.scale.coarse)
 
     def action_end(self, which: int) -> None:
         """To the lowest or highest value."""
@@ -201,7 +233,7 @@ class Slider(Widget, can_focus=True):
         except ValueError:
             self.notify(f"{text!r} is not a number.", severity="warning", markup=False)
             return
-        held = self.scale.snap(number)
+        held = self._fine.snap(number)
         if held != number:
             self.notify(
                 f"{self.label}: took {self._written(held)}, the nearest between "
