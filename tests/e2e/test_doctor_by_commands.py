@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 from commands import User
 
@@ -43,6 +45,32 @@ def test_a_server_that_was_killed_without_a_word_is_told_as_that(user: User) -> 
     switches = 'tuner.simulator={"speed": 0, "fault": "die-at:Memory pool end"}'
     user.run("run", "demo", "--sim", "--set", f"port={user.port}", "--set", switches, status=1)
     assert [f["id"] for f in user.json("doctor", status=1)["findings"]] == ["silent-end"]
+
+
+def test_a_round_whose_tuner_was_killed_in_the_middle_is_no_round_that_did_not_fail(user: User) -> None:
+    with user.starting("demo", fault="hang:sizing") as tuner:
+        # It does not answer yet, which is nothing to say of a start.
+        starting = user.json("doctor")
+        assert starting["of"].startswith("the running server (r1, ") and starting["findings"] == []
+        tuner.kill()
+        tuner.wait(30)
+        psutil.wait_procs([process for process in user.servers() if not process.kill()], timeout=30)
+    told = user.json("doctor", status=1)
+    assert told["of"].startswith("the last round (r1, failed)")
+    assert [f["id"] for f in told["findings"]] == ["silent-end"]
+    # Where the log is gone too, what the round itself tells is said.
+    Path(user.json("show", "r1")["log_path"]).unlink()
+    (left,) = user.json("doctor", status=1)["findings"]
+    assert left["title"] == "The tuner ended in the middle of this round, and its server is gone."
+
+
+def test_a_remedy_that_the_need_of_the_recipe_does_not_survive_says_so(user: User) -> None:
+    need = ("--set", "tuner.need_input_tokens=200000", "--set", "tuner.need_agents=2")
+    user.simulate("demo", "--set", "mem_fraction_static=0.93", "--set", "mamba_full_memory_ratio=0.3", *need)
+    found = {f["id"]: f for f in user.json("doctor", status=None)["findings"]}
+    low = found["low-headroom"]
+    assert low["flags"]["mem_fraction_static"] < 0.93
+    assert "The need that the recipe states is then no longer met: " in low["remedy"]
 
 
 def test_a_server_that_died_long_after_its_round_is_told_even_when_a_refused_start_came_between(user: User) -> None:

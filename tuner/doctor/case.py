@@ -58,7 +58,7 @@ class LogCase:
         self.tail = tail
         # What the reader kept comes first: a cause stands before its consequences, and a tail may have lost it.
         self.lines = tuple(dict.fromkeys((*facts.notable, *tail)))
-        came_up = facts.reached in _UP or facts.stop_asked
+        came_up = self.was_ready or facts.stop_asked
         self.died = died or facts.phase is Phase.DEAD or (not came_up and ends_in_error(tail))
 
     def find(self, pattern: re.Pattern[str], *, unless: re.Pattern[str] | None = None) -> Seen | None:
@@ -101,6 +101,11 @@ class LogCase:
     def reached(self) -> Phase:
         """How far the start had come."""
         return self.facts.reached
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the server came up, whatever became of it."""
+        return self.facts.reached in _UP
 
     @property
     def free_gib(self) -> float | None:

@@ -185,13 +185,15 @@ def host_memory_kill(case: LogCase) -> Finding | None:
     seen = case.find(_HOST_KILL)
     if not seen or any(EXCEPTION.match(line) and line != seen.line for line in case.lines if not is_generic(line)):
         return None
+    # Kernels compile until the server answers its first request.
+    compiling = "" if case.was_ready else "set MAX_JOBS=6 while kernels compile, and "
     return finding(
         FindingId.HOST_MEMORY_KILL,
         Severity.FATAL,
         "The system ended a process of the server, most likely for lack of host memory.",
         evidence=(seen.line, f"reached: {case.reached}"),
-        remedy="Look at the kernel's log for the OOM killer (journalctl -k, journalctl -u earlyoom); set MAX_JOBS=6 "
-        "while kernels compile, and lower the cache tier in host memory.",
+        remedy="Look at the kernel's log for the OOM killer (journalctl -k, journalctl -u earlyoom); "
+        f"{compiling}lower the cache tier in host memory.",
     )
 
 

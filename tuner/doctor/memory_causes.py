@@ -45,10 +45,10 @@ def gpu_busy(case: LogCase) -> Finding | None:
             remedy="Look at the processes on each GPU and end what is not needed.",
         )
     short = next((seen for pattern in (OOM, *REFUSALS) if (seen := case.find(pattern))), None)
-    if short is None or share_too_small(case) or _counted_on(case):
+    if short is None or share_too_small(case):
         return None
     other = case.find(_OTHER_PROCESS)
-    if other and 1 <= float(other.match["gib"]) < 2048:
+    if other and 1 <= float(other.match["gib"]) < 2048 and not _held_when_planned(case, float(other.match["gib"])):
         return finding(
             FindingId.GPU_BUSY,
             Severity.FATAL,
@@ -57,7 +57,7 @@ def gpu_busy(case: LogCase) -> Finding | None:
             remedy="End that process if it is not needed, or plan with what it leaves free.",
         )
     before, card = case.facts.free_before_gib, case.card_gib
-    if before is not None and card and before < _CARD_SHARE * card - 1:
+    if before is not None and card and before < _CARD_SHARE * card - 1 and not _free_as_planned(case):
         return finding(
             FindingId.GPU_BUSY,
             Severity.FATAL,
@@ -69,10 +69,17 @@ def gpu_busy(case: LogCase) -> Finding | None:
     return None
 
 
-def _counted_on(case: LogCase) -> bool:
-    """Whether no less was free than the start was planned with: the flags did not fit what others left, as known."""
+def _free_as_planned(case: LogCase) -> bool:
+    """Whether no less was free before the weights than planned: the flags did not fit what others left, as known."""
     before, counted_on = case.facts.free_before_gib, case.counted_on_gib
     return before is not None and counted_on is not None and before >= counted_on - _AS_PLANNED_GIB
+
+
+def _held_when_planned(case: LogCase, gib: float) -> bool:
+    """Whether a process with so much held no more of the card than others did when the start was planned."""
+    if case.counted_on_gib is None or case.card_gib is None:
+        return False
+    return gib <= case.card_gib - case.counted_on_gib + _AS_PLANNED_GIB
 
 
 def out_of_memory(case: LogCase) -> Finding | None:
@@ -93,15 +100,16 @@ def out_of_memory(case: LogCase) -> Finding | None:
         )
     if case.reached in (Phase.LAUNCHING, Phase.LOADING):
         return _oom_while_loading(case, evidence)
-    lower = _lower_fraction(case, seen)
+    lower = _lower_fraction(case, _lacking_gib(seen))
     if case.reached in (Phase.BINDING, Phase.WARMING, Phase.READY):
         return finding(
             FindingId.OOM_WHILE_SERVING,
             Severity.FATAL,
             "The card ran out of memory while serving: what lives outside the pools had too little room.",
             evidence=evidence,
-            remedy="Lower mem_fraction_static a little, or chunked_prefill_size; keep the headroom line.",
-            flags=lower,
+            remedy=f"Lower mem_fraction_static so that {format_gib(case.headroom_gib)} stay free at ready, or "
+            "chunked_prefill_size.",
+            flags=_with_headroom(case) or lower,
         )
     if case.reached is Phase.SIZING and not case.find(_CAPTURING):
         return _oom_in_pools(case, evidence, lower)
@@ -161,16 +169,32 @@ def _oom_in_capture(case: LogCase, evidence: Sequence[str], lower: dict[str, flo
     )
 
 
-def _lower_fraction(case: LogCase, seen: Seen) -> dict[str, float]:
-    """The fraction that leaves outside the pools what was lacking, and a little more."""
+def _lacking_gib(seen: Seen) -> float:
+    """What an allocation lacked, and a little more; 0 when the line does not tell."""
+    if not (told := _LACKED.search(seen.line)):
+        return 0.0
+    tried = float(told["tried"]) / (1024 if told["unit"] == "M" else 1)
+    free = float(told["free"]) / (1024 if told["unit2"] == "M" else 1)
+    return tried - free + _SPARE_GIB
+
+
+def _with_headroom(case: LogCase) -> dict[str, float]:
+    """The fraction that leaves the headroom line free at ready; empty where that leaves no pools, or is not known."""
+    free, before, after = case.facts.available_gib, case.facts.free_before_gib, case.facts.free_after_gib
+    if free is None or not before or free >= case.headroom_gib:
+        return {}
+    flags = _lower_fraction(case, case.headroom_gib - free)
+    # What the pools have at a fraction: free after the weights - before x (1 - fraction).
+    pools = after is None or any(after > before * (1 - fraction) for fraction in flags.values())
+    return flags if pools else {}
+
+
+def _lower_fraction(case: LogCase, gib: float) -> dict[str, float]:
+    """The fraction that leaves ``gib`` more outside the pools, and one step less at least."""
     fraction, before = case.number("mem_fraction_static"), case.facts.free_before_gib
     if fraction is None or fraction <= 0.1:
         return {}
-    step = _STEP
-    if before and (told := _LACKED.search(seen.line)):
-        tried = float(told["tried"]) / (1024 if told["unit"] == "M" else 1)
-        free = float(told["free"]) / (1024 if told["unit2"] == "M" else 1)
-        step = max(step, (tried - free + _SPARE_GIB) / before)
+    step = max(_STEP, gib / before) if before else _STEP
     lower = math.floor((fraction - step) * 1000 + 1e-6) / 1000
     return {"mem_fraction_static": lower} if lower > 0.1 else {}
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import msgspec
+
+from tuner.doctor import misfit
+from tuner.doctor.admitting import Capped, States, more_requests, states_now
 from tuner.doctor.case import as_number, finding
 from tuner.doctor.fraction import fraction_above
 from tuner.doctor.headroom import headroom_severity
 from tuner.doctor.parsers import parsers_unfit
-from tuner.doctor.sizes import more_kv, pools_of_plan
+from tuner.doctor.sizes import Pools, more_kv, pools_of_plan
 from tuner.doctor.upstream import host_tier_fault
 from tuner.findings import Finding, FindingId, Severity
 from tuner.modelcard import Family
-from tuner.planner.model import GIB, LEAST_FREE_GIB, Plan, PlanInputs
+from tuner.planner import plan as make_plan
+from tuner.planner.model import GIB, LEAST_FREE_GIB, LOWEST_SEEN_GIB, Plan, PlanInputs
 from tuner.planner.preflight import flag_conflicts
 from tuner.planner.strategy import NO_BUFFER, RADIX_OFF, UNRESOLVED
 from tuner.units import format_gib, format_tokens
@@ -22,8 +27,8 @@ Rule = Callable[[PlanInputs, Plan], Finding | None]
 
 _THIN = 0.01
 _SPEC_SHARE = 0.15
-#: Conversations kept warm per running request before more slots are called idle.
-_WARM_PER_REQUEST = 2
+#: Lower fractions that are planned one after the other.
+_MOST_STEPS = 5
 
 
 def _no_room(inputs: PlanInputs, plan: Plan) -> Finding | None:
@@ -31,16 +36,14 @@ def _no_room(inputs: PlanInputs, plan: Plan) -> Finding | None:
         return None
     without_slots = inputs.shape.family is not Family.PLAIN and plan.mamba_slots <= 0
     if plan.kv_tokens > 0 and plan.max_running_requests > 0 and plan.lowest_free_gib < 0:
-        fraction = as_number(plan.in_force.get("mem_fraction_static", inputs.flags.get("mem_fraction_static")))
-        card = inputs.free_before.gib
-        lower = math.floor((fraction + plan.lowest_free_gib / card) * 100) / 100 if fraction and card > 0 else None
         return finding(
             FindingId.OOM_IN_CAPTURE,
             Severity.FATAL,
             "The start would run out of memory beside the pools.",
             evidence=(plan.refusal, f"lowest free memory of the start: {format_gib(plan.lowest_free_gib)}"),
             remedy="Lower mem_fraction_static, or capture fewer graphs.",
-            flags={"mem_fraction_static": lower} if lower and lower > 0.1 else {},
+            flags=fraction_with_headroom(inputs, plan)
+            or _fraction_less(inputs, plan, LEAST_FREE_GIB - plan.lowest_free_gib),
         )
     asked = as_number(plan.in_force.get("mem_fraction_static", inputs.flags.get("mem_fraction_static")))
     least = 1 - inputs.free_after.gib / inputs.free_before.gib if inputs.free_before.gib > 0 else 1.0
@@ -76,20 +79,24 @@ def _requests_capped(inputs: PlanInputs, plan: Plan) -> Finding | None:
             evidence=(f"KV pool: {format_tokens(plan.kv_tokens)} tokens",),
             remedy="Give the KV pool more memory, or ask for fewer requests.",
         )
-    wanted = asked * per_request + 1
-    pinned = bool(inputs.flags.get("max_mamba_cache_size"))
-    in_16_bit = inputs.flags.get("mamba_ssm_dtype") in ("bfloat16", "float16")
+    pools = pools_of_plan(inputs, plan)
+    narrow = _narrow(inputs, pools)
+    remedy, flags = more_requests(Capped(pools=pools, asked=asked, in_16_bit=narrow is None, narrow=narrow))
     return finding(
         FindingId.REQUESTS_CAPPED_BY_SLOTS,
         Severity.WARNING,
         f"The state slots admit {admitted} request{'s' if admitted != 1 else ''} at once, {asked} are asked.",
-        evidence=(f"{plan.mamba_slots} slots, {per_request} per request; {wanted} slots would serve {asked}",),
-        remedy=f"Pin max_mamba_cache_size at {wanted}: pinned slots grow by nothing else."
-        if pinned
-        else f"{'Raise' if in_16_bit else 'Keep states in bfloat16, raise'} mamba_full_memory_ratio, or pin "
-        "max_mamba_cache_size: each slot takes its bytes from KV.",
-        flags={"max_mamba_cache_size": wanted} if pinned or in_16_bit else {"mamba_ssm_dtype": "bfloat16"},
+        evidence=(f"{plan.mamba_slots} state slots, {per_request} for each request",),
+        remedy=remedy,
+        flags=flags,
     )
+
+
+def _narrow(inputs: PlanInputs, pools: Pools) -> States | None:
+    """The states of the same start in 16 bit; None where they are so already, by a flag or by the model's config."""
+    narrow = msgspec.structs.replace(inputs, flags={**inputs.flags, "mamba_ssm_dtype": "bfloat16"})
+    states = states_now(pools_of_plan(narrow, make_plan(narrow)))
+    return states if states is not None and states.slot_gib < (pools.slot_gib or 0.0) else None
 
 
 def _pool_below_context(inputs: PlanInputs, plan: Plan) -> Finding | None:
@@ -118,23 +125,11 @@ def _pool_below_context(inputs: PlanInputs, plan: Plan) -> Finding | None:
     )
 
 
-def _ratio_misfit(_inputs: PlanInputs, plan: Plan) -> Finding | None:
-    per_request, admitted = plan.slots_per_request, plan.max_running_requests
-    if not plan.fits or not per_request or not plan.bytes_per_token or plan.kv_tokens >= plan.context_len:
+def _ratio_misfit(inputs: PlanInputs, plan: Plan) -> Finding | None:
+    # Where no number is asked for, requests are admitted until the slots are used up.
+    if not plan.fits or not plan.slots_per_request or plan.requests_asked is None:
         return None
-    enough = admitted * (per_request + _WARM_PER_REQUEST) + 1
-    idle = plan.mamba_slots - enough
-    if plan.requests_asked is None or idle <= enough:
-        return None
-    gained = idle * plan.bytes_per_slot // plan.bytes_per_token
-    return finding(
-        FindingId.RATIO_MISFIT,
-        Severity.NOTE,
-        f"{plan.mamba_slots} state slots for {admitted} requests, while the KV pool holds less than one full context.",
-        evidence=(f"{idle} slots beyond {enough} are worth {format_tokens(gained)} tokens of KV",),
-        remedy="Move memory to KV: a smaller mamba_full_memory_ratio, or a pinned max_mamba_cache_size.",
-        flags={"max_mamba_cache_size": enough},
-    )
+    return misfit.ratio_misfit(pools_of_plan(inputs, plan))
 
 
 def _low_headroom(inputs: PlanInputs, plan: Plan) -> Finding | None:
@@ -149,7 +144,7 @@ def _low_headroom(inputs: PlanInputs, plan: Plan) -> Finding | None:
         f"Only {format_gib(plan.ready_free_gib)} would stay free, {format_gib(line)} are wanted.",
         evidence=(f"lowest point of the start: {format_gib(plan.lowest_free_gib)} free",),
         remedy="Lower mem_fraction_static: long prompts and compilations take memory outside the pools.",
-        flags=_fraction_less(inputs, plan, line - plan.ready_free_gib),
+        flags=fraction_with_headroom(inputs, plan) or _fraction_less(inputs, plan, line - plan.ready_free_gib),
     )
 
 
@@ -162,11 +157,28 @@ def _low_start(inputs: PlanInputs, plan: Plan) -> Finding | None:
         f"Only {format_gib(plan.lowest_free_gib)} would be free at the lowest point of the start.",
         evidence=(
             f"free at ready: {format_gib(plan.ready_free_gib)}; no start was seen that came up from less than "
-            f"{format_gib(LEAST_FREE_GIB)}",
+            f"{format_gib(LOWEST_SEEN_GIB)}",
         ),
         remedy="Lower mem_fraction_static a little: whatever else takes that much of the card ends such a start.",
         flags=_fraction_less(inputs, plan, LEAST_FREE_GIB - plan.lowest_free_gib),
     )
+
+
+def fraction_with_headroom(inputs: PlanInputs, plan: Plan) -> dict[str, float]:
+    """The fraction whose start keeps to the headroom line and does not come near to its end; empty where none does.
+
+    Graphs that were given up for lack of memory come back with it, so that each step is planned.
+    """
+    flags: dict[str, float] = {}
+    for _ in range(_MOST_STEPS):
+        missing = max(plan.headroom_line_gib - plan.ready_free_gib, LEAST_FREE_GIB - plan.lowest_free_gib)
+        if plan.fits and missing <= 0:
+            return flags
+        if not (flags := _fraction_less(inputs, plan, missing)):
+            return {}
+        inputs = msgspec.structs.replace(inputs, flags=inputs.flags | flags)
+        plan = make_plan(inputs)
+    return {}
 
 
 def _fraction_less(inputs: PlanInputs, plan: Plan, gib: float) -> dict[str, float]:

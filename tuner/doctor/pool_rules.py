@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 import re
 
+import msgspec
+
+from tuner.doctor import misfit
+from tuner.doctor.admitting import Capped, States, more_requests
 from tuner.doctor.case import LogCase, finding
 from tuner.doctor.headroom import headroom_severity
-from tuner.doctor.sizes import MOST_SLOTS_PER_REQUEST, more_kv, pools_of_log, raised_fraction
+from tuner.doctor.sizes import MOST_SLOTS_PER_REQUEST, Pools, more_kv, pools_of_log, raised_fraction
 from tuner.findings import Finding, FindingId, Severity
+from tuner.planner.forward import longest_input
 from tuner.units import format_gib, format_tokens
 
 #: A pool this little above the context is lost by the next upgrade (408 tokens were, in one report).
@@ -18,6 +23,8 @@ _SPEC_SHARE = 0.15
 _IDLE_GIB = 10.0
 #: Memory of the draft that comes back after sizing, worth acting on, GiB.
 _BACK_GIB = 0.5
+#: More requests than this are a default of somebody's, and no number to size slots by.
+_MOST_REQUESTS = 4096
 
 _CAPPED = re.compile(r"is capped to \d+ by the mamba state|was reduced from the requested \d+ to")
 _CAP_SHORT = re.compile(r"max_mamba_cache_size: (?P<slots>\d{1,9}) -> max_running_requests=(?P<requests>\d{1,9})")
@@ -69,25 +76,27 @@ def requests_capped(case: LogCase) -> Finding | None:
         return _capped_by_kv(asked, admitted, evidence)
     if not facts.hybrid and slots is None and asked is not None:
         return _capped_by_kv(asked, admitted, evidence)
-    per_request = per_request or (max(1, slots // admitted) if slots and admitted else None)
-    wanted = int(asked) * per_request + 1 if asked and per_request and asked <= 4096 else None
+    pools = pools_of_log(case)
+    per_request = per_request or pools.per_request or (max(1, slots // admitted) if slots and admitted else None)
     if slots is not None:
         evidence.append(f"{slots} state slots, {per_request} for each request")
-    at = f" at {wanted} (requests x slots per request + 1)" if wanted else ""
-    if case.number("max_mamba_cache_size"):
-        remedy = f"Pin max_mamba_cache_size{at or ' higher'}: pinned slots grow by nothing else"
-    else:
-        narrower = "" if _in_16_bit(case) else "Keep states in bfloat16, "
-        raised = "raise" if narrower else "Raise"
-        remedy = f"{narrower}{raised} mamba_full_memory_ratio, or pin max_mamba_cache_size{at}"
+    pools = msgspec.structs.replace(pools, slots=slots or 0, requests=admitted, per_request=per_request)
+    remedy, flags = more_requests(
+        Capped(
+            pools=pools,
+            asked=int(asked) if asked and asked <= _MOST_REQUESTS else None,
+            in_16_bit=_in_16_bit(case),
+            narrow=_narrow(case, pools),
+        )
+    )
     return finding(
         FindingId.REQUESTS_CAPPED_BY_SLOTS,
         Severity.WARNING,
         f"The state slots admit {admitted} request{'s' if admitted != 1 else ''} at once"
         + (f", {asked:.0f} were asked." if asked is not None and below else "."),
         evidence=evidence,
-        remedy=f"{remedy}; lowering mem_fraction_static makes it worse.",
-        flags=_more_slots(case, wanted),
+        remedy=remedy,
+        flags=flags,
     )
 
 
@@ -106,10 +115,15 @@ def _capped_by_kv(asked: float, admitted: int, evidence: list[str]) -> Finding:
     )
 
 
-def _more_slots(case: LogCase, wanted: int | None) -> dict[str, object]:
-    if not _in_16_bit(case) and not case.number("max_mamba_cache_size"):
-        return {"mamba_ssm_dtype": "bfloat16"}
-    return {"max_mamba_cache_size": wanted} if wanted else {}
+def _narrow(case: LogCase, pools: Pools) -> States | None:
+    """The states with the recurrent part in half its bytes; None where they are so already or sizes are not told."""
+    facts = case.facts
+    if _in_16_bit(case) or facts.ssm_state_gib is None or not pools.slots or not pools.requests:
+        return None
+    return States(
+        slot_gib=(facts.ssm_state_gib / 2 + (facts.conv_state_gib or 0.0)) / (pools.slots + 1),
+        draft_gib=((facts.spec_state_gib or 0.0) / 2 + (facts.spec_conv_gib or 0.0)) / (pools.requests + 1),
+    )
 
 
 def _in_16_bit(case: LogCase) -> bool:
@@ -162,7 +176,8 @@ def pool_below_context(case: LogCase) -> Finding | None:
         return finding(
             FindingId.POOL_BELOW_CONTEXT,
             Severity.WARNING,
-            f"Inputs above about {format_tokens(tokens)} tokens are refused, though the context is longer.",
+            f"Inputs above {format_tokens(longest_input(context, tokens))} tokens are refused, though "
+            "the context is longer.",
             evidence=evidence,
             remedy="Give KV more (a higher fraction where memory lies idle, a smaller mamba_full_memory_ratio, "
             "fp8 KV), or set context_length to what you need.",
@@ -200,31 +215,7 @@ def _input_refused(case: LogCase, context: int | None) -> Finding | None:
 
 def ratio_misfit(case: LogCase) -> Finding | None:
     """One pool starves while the other has several times what it can use."""
-    facts = case.facts
-    slots, requests, tokens, context = (
-        facts.mamba_slots,
-        facts.max_running_requests,
-        facts.kv_tokens,
-        facts.context_len,
-    )
-    if not slots or not requests or tokens is None or context is None or tokens >= context:
-        return None
-    # Five is the most a request ever reserves; the same again keeps idle conversations warm.
-    enough = requests * (facts.slots_per_request or MOST_SLOTS_PER_REQUEST) * 2
-    if slots <= enough:
-        return None
-    return finding(
-        FindingId.RATIO_MISFIT,
-        Severity.NOTE,
-        f"{slots} state slots for {requests} requests, while the KV pool holds less than one full context.",
-        evidence=(
-            f"state slots: {slots}, of use to these requests: about {enough}",
-            f"KV pool: {format_tokens(tokens)} of {format_tokens(context)} tokens",
-        ),
-        remedy="Move memory to KV with a smaller mamba_full_memory_ratio, or pin max_mamba_cache_size; "
-        "slots beyond this only keep more idle conversations warm.",
-        flags={"max_mamba_cache_size": enough},
-    )
+    return misfit.ratio_misfit(pools_of_log(case))
 
 
 def memory_idle(case: LogCase) -> Finding | None:

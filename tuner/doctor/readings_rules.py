@@ -11,6 +11,7 @@ from tuner.doctor.sizes import MOST_SLOTS_PER_REQUEST
 from tuner.doctor.watched import Rule, Watched, kv_share, kv_words, slot_words
 from tuner.findings import Finding, FindingId, Severity
 from tuner.metrics.model import Reach, Readings
+from tuner.serverlog.model import Phase
 from tuner.units import format_seconds
 
 #: KV use below which queueing is not for want of KV.
@@ -24,11 +25,16 @@ _AT_THE_LIMIT = 0.7
 _STILL_S = 60.0
 #: Acceptance length at which drafts are as good as never accepted.
 _NO_ACCEPTANCE = 1.05
+#: Phases of a start before it listens.
+_PORT_CLOSED = (Phase.LAUNCHING, Phase.LOADING, Phase.SIZING, Phase.CAPTURING)
 
 
 def _reach(case: Watched) -> Finding | None:
     now = case.now
     if now.metrics is Reach.UNREACHABLE and now.loads is Reach.UNREACHABLE:
+        if case.facts is not None and case.facts.reached in _PORT_CLOSED:
+            # It starts; whether the start stands still its log tells.
+            return None
         return finding(
             FindingId.HANG,
             Severity.WARNING,

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from tuner.doctor.plan_rules import diagnose_plan
+from tuner.doctor.case import as_number
+from tuner.doctor.plan_rules import diagnose_plan, fraction_with_headroom
 from tuner.findings import Finding, Severity
 from tuner.flags import lookup
 from tuner.planner import plan as make_plan
 from tuner.planner.model import CannotPlan, Plan, PlanInputs
+from tuner.planner.need import Need, shortfalls
 from tuner.planner.preflight import flag_conflicts
 from tuner.planner.resolve import pin_draft
 from tuner.recipe.shell import quoted
@@ -22,7 +24,8 @@ class Remedied(msgspec.Struct, frozen=True, kw_only=True):
 
     ``after`` is None where no recipe is known, where no flag changes, or where the remedy did not hold: then its flags
     are gone from ``finding`` and ``problem`` says why, one sentence. ``stays``: by the plan the finding is still true
-    after it, though less so.
+    after it, though less so. Where the need that the recipe states is met without the remedy and not with it, the
+    finding's remedy says so.
     """
 
     finding: Finding
@@ -48,10 +51,11 @@ def inputs_after(finding: Finding, inputs: PlanInputs) -> PlanInputs:
     return msgspec.structs.replace(pinned, flags=changed_flags(inputs.flags, finding.flags))
 
 
-def with_remedy(finding: Finding, inputs: PlanInputs | None) -> Remedied:
+def with_remedy(finding: Finding, inputs: PlanInputs | None, need: Need | None = None) -> Remedied:
     """``finding`` with the plan after its remedy; a remedy that would not start is taken back, with the reason.
 
-    ``inputs``: what is known of the recipe and the machine, without the remedy; None: no recipe is known.
+    A lower fraction is lowered on until its own plan keeps to the headroom line, where one does. ``inputs``: what is
+    known of the recipe and the machine, without the remedy; None: no recipe is known. ``need``: what the recipe states.
     """
     changes = {name: value for name, value in finding.flags.items() if not _as_it_is(inputs, name, value)}
     if inputs is None or not changes:
@@ -66,13 +70,30 @@ def with_remedy(finding: Finding, inputs: PlanInputs | None) -> Remedied:
         return _taken_back(finding, str(error))
     if not after.fits:
         return _taken_back(finding, after.refusal or "The pools do not fit.")
+    if _lowers_fraction(finding, inputs) and (lower := fraction_with_headroom(changed, after)):
+        finding = msgspec.structs.replace(finding, flags=finding.flags | lower)
+        changed = inputs_after(finding, inputs)
+        after = make_plan(changed)
+    if need is not None and (lost := lost_need(need, _plan_of(inputs), after)):
+        finding = msgspec.structs.replace(finding, remedy=f"{finding.remedy} {lost}".strip())
     stays = any(f.id is finding.id for f in diagnose_plan(changed, after) if f.severity is not Severity.NOTE)
     return Remedied(finding=finding, after=after, stays=stays and finding.severity is not Severity.NOTE)
 
 
-def with_remedies(findings: Iterable[Finding], inputs: PlanInputs | None) -> tuple[Remedied, ...]:
+def with_remedies(
+    findings: Iterable[Finding], inputs: PlanInputs | None, need: Need | None = None
+) -> tuple[Remedied, ...]:
     """``with_remedy`` of each."""
-    return tuple(with_remedy(finding, inputs) for finding in findings)
+    return tuple(with_remedy(finding, inputs, need) for finding in findings)
+
+
+def lost_need(need: Need, before: Plan | None, after: Plan) -> str:
+    """What of a need that is met now is not met any more, one sentence; "" when nothing. Headroom is left out."""
+    missing = shortfalls(after, need, 0.0)
+    if before is None or not missing or shortfalls(before, need, 0.0):
+        return ""
+    parts = "; ".join(f"{sentence[:1].lower()}{sentence[1:]}".rstrip(".") for sentence in missing)
+    return f"The need that the recipe states is then no longer met: {parts}."
 
 
 def set_words(finding: Finding) -> str:
@@ -87,6 +108,19 @@ def _word(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _lowers_fraction(finding: Finding, inputs: PlanInputs) -> bool:
+    then = as_number(finding.flags.get("mem_fraction_static"))
+    now = as_number(inputs.flags.get("mem_fraction_static"))
+    return then is not None and now is not None and then < now
+
+
+def _plan_of(inputs: PlanInputs) -> Plan | None:
+    try:
+        return make_plan(inputs)
+    except CannotPlan:
+        return None
 
 
 def _as_it_is(inputs: PlanInputs | None, name: str, value: Any) -> bool:

@@ -15,16 +15,24 @@ _SAME = frozenset({("speculative_algorithm", "NEXTN", "EAGLE")})
 #: Words that leave the choice to the server.
 _OPEN = frozenset({"auto", "default", "", "none"})
 _NOT_COMPARED = frozenset({"api_key", "admin_api_key"})
+#: Told by the rules of the log, with their reason.
+_TOLD_BY_LOG = frozenset({"max_running_requests", "max_mamba_cache_size", "max_total_num_tokens"})
 
 
-def diagnose_round(asked: Mapping[str, Any], effective: Mapping[str, Any], facts: BootFacts) -> tuple[Finding, ...]:
-    """Flags whose value in effect is not the asked one. ``effective`` by flag name, as read from the server."""
+def diagnose_round(
+    asked: Mapping[str, Any], effective: Mapping[str, Any], facts: BootFacts, *, beside_log: bool = False
+) -> tuple[Finding, ...]:
+    """Flags whose value in effect is not the asked one. ``effective`` by flag name, as read from the server.
+
+    ``beside_log``: the findings of the log are told too, so that what they say is left out here.
+    """
+    not_compared = _NOT_COMPARED | _TOLD_BY_LOG if beside_log else _NOT_COMPARED
     found = []
     for name, wanted in asked.items():
         info = lookup(name)
         known = info.name if info else name
         got = effective.get(name, effective.get(known))
-        if known in _NOT_COMPARED or wanted is None or got is None or _same(known, wanted, got):
+        if known in not_compared or wanted is None or got is None or _same(known, wanted, got):
             continue
         found.append(
             finding(

@@ -33,9 +33,9 @@ REFUSALS = (_WEIGHTS_LEAVE_NOTHING, _NOT_ENOUGH, _STATES_REFUSED)
 
 
 def share_too_small(case: LogCase) -> bool:
-    """Whether memory was there for the pools, and the states' share of it held no slot: a matter of the ratio."""
+    """Whether the pools had room for a slot, and the states' share of it held none: a matter of the ratio."""
     seen = case.find(_STATES_REFUSED)
-    return seen is not None and float(seen.match["rest"]) >= 0
+    return seen is not None and float(seen.match["rest"]) * 1024 >= float(seen.match["slot"])
 
 
 def slots_negative(case: LogCase) -> Finding | None:

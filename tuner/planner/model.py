@@ -22,9 +22,11 @@ EXPERTS_STARTUP_LOSS_GIB = 0.10
 #: Free GiB at ready that a start should leave unless set: loading and capture peak above the steady state, and long
 #: prompts need room beside the pools (field report of fifteen rounds on 48 GB).
 HEADROOM_GIB = 4.4
-#: Free GiB at the lowest point of a start below which it is called near to an end: 0.44 GiB, between the draft's pool
-#: and the return of its vocabulary, came up in two recordings of 0.5.17 (27B with MTP), and nothing lower was seen to.
+#: Free GiB at the lowest point of a start below which it is called near to an end: one that takes as much ends it.
 LEAST_FREE_GIB = 0.4
+#: The lowest that a start came up from (0.5.17, 27B with MTP, between the draft's pool and the return of its
+#: vocabulary; two others from 0.44).
+LOWEST_SEEN_GIB = 0.31
 #: While the largest graphs are captured, this times what they take in the end is held (0.5.17, 27B: the card's own
 #: readings came to 2.65 GiB for 1.68).
 CAPTURE_PEAK = 1.57

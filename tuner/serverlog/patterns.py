@@ -65,7 +65,8 @@ EVENTS: dict[str, re.Pattern[str]] = {
         r"|\S{1,256} at \d{1,9} is not available in [\d.]+ seconds|Port is already in use"
         r"|watchdog timeout \(self\.watchdog_timeout=[\d.]+, self\.soft=False\)"
         r"|Fatal Python error: "
-        r"|^\S{0,256}python[\d.]{0,6}: (?:No module named|can't open file)",
+        r"|^\S{0,256}python[\d.]{0,6}: (?:No module named|can't open file"
+        r"|Error while finding module specification)",
         # Compilers print the same later on, and a server can outlive that.
         "usage_error": r"^(?:[\w./-]{1,256} ){0,3}[\w./-]{1,256}: error: ",
     }.items()

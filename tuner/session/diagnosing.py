@@ -35,7 +35,10 @@ from tuner.server.model import ServerHandle
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
 from tuner.session.effective import effective_values
+from tuner.session.needs import stated_need
+from tuner.session.runners import OPEN_STATES
 from tuner.session.session import Session
+from tuner.session.settle import seen_here
 
 #: Longest metrics page that is read, bytes; as much as of a server (``ServerClient``).
 _LONGEST_PAGE = 16 << 20
@@ -48,8 +51,6 @@ _NOT_FOUND = '{"detail":"Not Found"}'
 #: Rounds that had a server, and those whose server was ready.
 _STARTED = (RoundState.VERIFIED, RoundState.UNVERIFIED, RoundState.FAILED, RoundState.ABORTED)
 _CAME_UP = (RoundState.VERIFIED, RoundState.UNVERIFIED)
-#: Judged by the rules of the log itself.
-_TOLD_BY_LOG = frozenset({"max_running_requests", "max_mamba_cache_size", "max_total_num_tokens"})
 #: Differences from which on a log is not one of the recipe.
 _ANOTHER_COMMAND = 3
 
@@ -98,7 +99,7 @@ def diagnose_running(session: Session, wait: Callable[[float], None] = time.slee
             counted_on_gib=_counted_on_gib(round_),
             quiet_s=_quiet_s(Path(handle.log_path)),
         )
-    effective = {name: value for name, value in round_.effective.items() if name not in _TOLD_BY_LOG} if round_ else {}
+    effective = round_.effective if round_ is not None else {}
     found = merged(
         by_log,
         diagnose_readings(
@@ -112,12 +113,13 @@ def diagnose_running(session: Session, wait: Callable[[float], None] = time.slee
             )
         ),
         diagnose_cards(look.gpus, own=_own_pids(handle, look.gpus), headroom_gib=headroom),
-        diagnose_round(recipe.flags, effective, facts or BootFacts()),
+        diagnose_round(recipe.flags, effective, facts or BootFacts(), beside_log=facts is not None),
     )
     inputs, why = _inputs(lambda: session.planning_inputs(recipe))
     name = f"{handle.round_name}, " if handle.round_name else ""
     of = f"the running server ({name}{handle.url}{', SIMULATED' if handle.simulated else ''})"
-    return Diagnosis(of=of, findings=with_remedies(found, inputs), unplanned=why)
+    found_with_plans = with_remedies(found, inputs, stated_need(recipe.tuner))
+    return Diagnosis(of=of, findings=found_with_plans, unplanned=why)
 
 
 def _without_server(session: Session, gpus: Sequence[GpuReading]) -> Diagnosis:
@@ -126,6 +128,8 @@ def _without_server(session: Session, gpus: Sequence[GpuReading]) -> Diagnosis:
     if last is None:
         return Diagnosis(of="this machine: no server of the tuner runs, and there are no rounds yet",
                          findings=with_remedies(cards, None))  # fmt: skip
+    # A round whose tuner was killed in the middle stands in the history as if it still ran.
+    last = seen_here(last, session.home)
     of = f"the last round ({last.name}, {last.state}); no server of the tuner runs"
     if (served := _died_after(session, last)) is not None:
         found = _of_death(served, gpus)
@@ -134,12 +138,16 @@ def _without_server(session: Session, gpus: Sequence[GpuReading]) -> Diagnosis:
     elif last.state is RoundState.REFUSED:
         found = last.findings
     elif last.state is RoundState.FAILED:
-        found = _of_death(last, gpus)
+        found = _of_death(last, gpus) or (_unexplained(last),)
+    elif last.state in OPEN_STATES:
+        of = f"this machine: a tuner is in the middle of {last.name} ({last.state}), and its server is not up yet"
+        return Diagnosis(of=of, findings=with_remedies(cards, None))
     else:
         of = f"this machine: no server of the tuner runs, and the last round ({last.name}) did not fail"
         return Diagnosis(of=of, findings=with_remedies(cards, None))
     inputs, why = _inputs(lambda: session.planning_inputs(last.recipe))
-    return Diagnosis(of=of, findings=with_remedies(merged(found, cards), inputs), unplanned=why)
+    remedied = with_remedies(merged(found, cards), inputs, stated_need(last.recipe.tuner))
+    return Diagnosis(of=of, findings=remedied, unplanned=why)
 
 
 def _died_after(session: Session, last: Round) -> Round | None:
@@ -171,6 +179,19 @@ def _of_death(round_: Round, gpus: Sequence[GpuReading]) -> tuple[Finding, ...]:
         counted_on_gib=_counted_on_gib(round_),
     )
     return merged(found, round_.findings)
+
+
+def _unexplained(round_: Round) -> Finding:
+    """A failure of which neither the log nor the round keeps a cause."""
+    return Finding(
+        id=FindingId.UNKNOWN,
+        severity=Severity.WARNING,
+        title=round_.reason or f"{round_.name} failed, and nothing tells why.",
+        evidence=(f"{round_.name}, reached: {round_.phase}",) if round_.phase else (),
+        remedy=f"Its log {round_.log_path} is gone: start it again to see."
+        if round_.log_path and not Path(round_.log_path).is_file()
+        else "Start it again, and leave the tuner running until it is up.",
+    )
 
 
 def _counted_on_gib(round_: Round | None) -> float | None:
@@ -209,7 +230,8 @@ def diagnose_files(
         known, why = _inputs(lambda: inputs(first))
     names = [str(path) for path in (*logs, *((metrics,) if metrics is not None else ()))]
     of = " and ".join(names) or f"the plan of {recipe.name or 'the recipe' if recipe is not None else 'nothing'}"
-    return Diagnosis(of=of, findings=with_remedies(merged(*groups), known), unplanned=why)
+    need = stated_need(recipe.tuner) if recipe is not None else None
+    return Diagnosis(of=of, findings=with_remedies(merged(*groups), known, need), unplanned=why)
 
 
 def _log(path: Path) -> tuple[BootFacts, tuple[str, ...]]:
@@ -225,7 +247,7 @@ def _not_as_asked(flags: Mapping[str, Any], facts: BootFacts) -> tuple[Finding, 
     if not flags or not facts.server_args:
         return ()
     effective = effective_values(flags, facts.server_args, facts)
-    found = diagnose_round(flags, {n: v for n, v in effective.items() if n not in _TOLD_BY_LOG}, facts)
+    found = diagnose_round(flags, effective, facts, beside_log=True)
     if len(found) < _ANOTHER_COMMAND:
         return found
     return (

@@ -311,7 +311,7 @@ def judged(round_: Round, results: list[CheckResult], readings: Readings | None,
     elif missed or not decisive:
         state = RoundState.UNVERIFIED
         reason = "; ".join(f"{r.name}: {r.reason}" for r in missed) or "No check ran."
-    found = diagnose_round(round_.recipe.flags, round_.effective, round_.boot) if round_.boot else ()
+    found = diagnose_round(round_.recipe.flags, round_.effective, round_.boot, beside_log=True) if round_.boot else ()
     return msgspec.structs.replace(
         round_,
         state=state,

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from tuner.advice.model import Advice, Proposal
+from tuner.doctor.remedy import lost_need
 from tuner.findings import Finding
 from tuner.planner.model import Plan, PlanInputs
 from tuner.rounds.model import Round, RoundState
+from tuner.session.needs import stated_need
 from tuner.ui.bench import Bench, flag_changes
 from tuner.ui.preview import preview
 from tuner.ui.widgets.findings_list import worst_first
@@ -51,6 +53,8 @@ class Remedy(msgspec.Struct, frozen=True):
     now: Plan | None = None
     then: Plan | None = None
     problem: str = ""
+    #: What of the need that the recipe states would be lost, one sentence.
+    lost: str = ""
 
 
 def cases(plan: Plan | None, running: Round | None, newest: Round | None) -> tuple[Case, ...]:
@@ -101,5 +105,7 @@ def remedy_of(flags: dict[str, Any], bench: Bench, inputs: PlanInputs | None) ->
     changes = tuple((c.name, c.old, c.new) for c in flag_changes(draft.flags, mended.flags))
     if not changes or inputs is None:
         return Remedy(changes)
-    then = preview(inputs, mended)
-    return Remedy(changes, preview(inputs, draft).plan, then.plan, then.problem)
+    now, then = preview(inputs, draft).plan, preview(inputs, mended)
+    need = stated_need(draft.tuner)
+    lost = lost_need(need, now, then.plan) if need is not None and then.plan is not None else ""
+    return Remedy(changes, now, then.plan, then.problem, lost)

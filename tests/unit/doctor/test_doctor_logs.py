@@ -369,6 +369,17 @@ def test_a_capture_that_lacked_much_lowers_the_fraction_by_as_much():
     assert found.flags["mem_fraction_static"] == pytest.approx(0.9 - 2.377 / 46.83, abs=0.001)
 
 
+def test_a_server_that_died_short_of_its_headroom_is_told_the_fraction_that_keeps_it():
+    # 0.50 GiB were free at ready, 4.40 are wanted: 3.90 of 46.83 GiB.
+    tight = SERVING.replace("available_gpu_mem=5.50", "available_gpu_mem=0.50")
+    (found,) = diagnose(tight + CRASH.format(error=OOM))
+    assert found.flags["mem_fraction_static"] == pytest.approx(0.9 - 3.9 / 46.83, abs=0.001)
+    assert "4.40 GiB stay free" in found.remedy
+    # The weights take 0.588 of the card: a line that leaves no pools is no remedy, what was lacking is.
+    (found,) = diagnose(tight + CRASH.format(error=OOM), headroom_gib=20.0)
+    assert 0.588 < found.flags["mem_fraction_static"] == 0.88
+
+
 def test_an_excerpt_that_ends_in_the_error_is_a_death_too():
     (found,) = diagnose("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.")
     assert found.id == FindingId.OOM_WHILE_LOADING
@@ -470,6 +481,15 @@ def test_harmless_lines_raise_nothing():
     assert diagnose(text) == ()
 
 
+def test_a_server_that_had_come_up_was_not_killed_by_a_compiler():
+    killed = "[2026-01-01 00:00:09] Subprocess scheduler_0 (pid=7391) crashed with exit code -9. Triggering SIGQUIT for cleanup...\n[2026-01-01 00:00:14] kill_process_tree called: parent_pid=1, include_parent=True, pid=1\n"
+    (serving,) = diagnose(SERVING + killed)
+    (starting,) = diagnose(POOLS + killed)
+    assert serving.id == starting.id == FindingId.HOST_MEMORY_KILL
+    assert "MAX_JOBS" in starting.remedy and "MAX_JOBS" not in serving.remedy
+    assert "journalctl" in serving.remedy
+
+
 def test_a_wanted_stop_is_no_death():
     stopped = (
         SERVING
@@ -482,13 +502,26 @@ CAP = "[2026-01-01 00:00:02] max_running_requests is capped to 9 by the mamba st
 
 
 def test_requests_capped_by_slots_are_told_with_the_slots_that_would_do():
+    def capped(pools: str):
+        found = {f.id: f for f in diagnose(pools + CAP + "\n" + SUMMARY.format(requests=9))}
+        return found[FindingId.REQUESTS_CAPPED_BY_SLOTS]
+
+    few = POOLS.replace("max_running_requests=32", "max_running_requests=16")
+    assert "16 were asked" in capped(few).title
+    assert capped(few).flags == {"max_mamba_cache_size": 16 * 5 + 1}
+    wide = (", mamba_ssm_dtype='bfloat16'", "")
+    # Narrower states alone are enough for 16; for 32 they need more slots as well, and 8 GiB of KV give them.
+    assert capped(few.replace(*wide)).flags == {"mamba_ssm_dtype": "bfloat16"}
+    assert capped(POOLS.replace(*wide)).flags == {"mamba_ssm_dtype": "bfloat16", "max_mamba_cache_size": 161}
+
+
+def test_slots_that_the_pools_have_no_room_for_are_not_offered():
     found = {f.id: f for f in diagnose(POOLS + CAP + "\n" + SUMMARY.format(requests=9))}
     capped = found[FindingId.REQUESTS_CAPPED_BY_SLOTS]
-    assert "32 were asked" in capped.title
-    assert capped.flags == {"max_mamba_cache_size": 32 * 5 + 1}
-    fp32 = POOLS.replace(", mamba_ssm_dtype='bfloat16'", "")
-    found = {f.id: f for f in diagnose(fp32 + CAP + "\n" + SUMMARY.format(requests=9))}
-    assert found[FindingId.REQUESTS_CAPPED_BY_SLOTS].flags == {"mamba_ssm_dtype": "bfloat16"}
+    # 161 slots of 94 MiB would leave 8 GiB of KV less than nothing.
+    assert capped.flags == {"max_running_requests": 9}
+    assert "14.93 GiB" in capped.remedy and "12.24 GiB together" in capped.remedy
+    assert "At most about 16 fit (max_mamba_cache_size 81" in capped.remedy
 
 
 def test_a_cap_alone_is_enough_to_be_told():

@@ -84,11 +84,15 @@ def test_a_fraction_below_the_weights_is_refused_before_the_start():
 
 
 def test_more_requests_than_slots_are_told_with_the_slots_needed():
-    flags = R01 | {"max_running_requests": 64}
+    flags = R01 | {"max_running_requests": 20}
     capped = found(flags)[FindingId.REQUESTS_CAPPED_BY_SLOTS]
-    assert capped.flags == {"max_mamba_cache_size": 64 * 5 + 1}
-    capped = found({k: v for k, v in flags.items() if k != "mamba_ssm_dtype"})[FindingId.REQUESTS_CAPPED_BY_SLOTS]
+    assert capped.flags == {"max_mamba_cache_size": 20 * 5 + 1}
+    wide = {k: v for k, v in flags.items() if k != "mamba_ssm_dtype"}
+    capped = found(wide | {"max_running_requests": 12})[FindingId.REQUESTS_CAPPED_BY_SLOTS]
     assert capped.flags == {"mamba_ssm_dtype": "bfloat16"}
+    # 321 slots would take 23 GiB, and both pools have 12.
+    capped = found(flags | {"max_running_requests": 64})[FindingId.REQUESTS_CAPPED_BY_SLOTS]
+    assert capped.flags == {"max_running_requests": 16}
 
 
 def test_a_pool_below_the_context_names_the_longest_input():
@@ -146,6 +150,7 @@ def test_findings_come_worst_first():
 def test_asked_and_admitted_requests_are_compared():
     facts = BootFacts(requests_capped_to=9, mamba_slots=45, max_running_requests=9)
     (one,) = diagnose_round({"max_running_requests": 32}, {"max_running_requests": 9}, facts)
+    assert diagnose_round({"max_running_requests": 32}, {"max_running_requests": 9}, facts, beside_log=True) == ()
     assert one.id == FindingId.ASKED_NOT_EFFECTIVE
     assert "9" in one.title
     assert "32" in one.title

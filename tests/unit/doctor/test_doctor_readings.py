@@ -10,7 +10,7 @@ from tuner.doctor import Watched, diagnose_cards, diagnose_readings
 from tuner.findings import FindingId, Severity
 from tuner.metrics import ReadingsWindow, parse_metrics
 from tuner.metrics.model import GpuProcess, GpuReading, Reach, Readings, Spread
-from tuner.serverlog.model import BootFacts
+from tuner.serverlog.model import BootFacts, Phase
 
 MEASURED = Path(__file__).parents[2] / "data" / "measured"
 SPECULATING = {"speculative_algorithm": "NEXTN", "speculative_num_steps": 1}
@@ -229,3 +229,9 @@ def test_recorded_servers_under_load_raise_nothing_above_a_note_but_what_is_true
     # Random weights accept no draft.
     warned = [f.id for f in found if f.severity is Severity.WARNING]
     assert warned == ([FindingId.DRAFTS_REJECTED] if speculates else [])
+
+
+def test_a_start_that_does_not_listen_yet_does_not_hang():
+    silent = reading(metrics=Reach.UNREACHABLE, loads=Reach.UNREACHABLE)
+    assert ids(silent, facts=BootFacts(reached=Phase.CAPTURING)) == []
+    assert ids(silent, facts=BootFacts(reached=Phase.READY)) == [FindingId.HANG]

@@ -8,6 +8,7 @@ from test_doctor_plans import R01, R15, inputs
 from tuner.doctor import diagnose_plan, plan_after, set_words, with_remedies, with_remedy
 from tuner.findings import Finding, FindingId, Severity
 from tuner.planner import plan
+from tuner.planner.need import Need, shortfalls
 from tuner.planner.resolve import pin_draft
 
 
@@ -91,6 +92,19 @@ def test_what_a_plan_finds_comes_with_remedies_that_hold(flags):
         if remedied.finding.id is FindingId.POOL_BELOW_CONTEXT and remedied.finding.severity is Severity.WARNING:
             assert remedied.after is not None
             assert remedied.after.kv_tokens >= remedied.after.context_len
+
+
+def test_a_remedy_that_costs_the_need_of_the_recipe_says_so():
+    asked = inputs(R01 | {"mamba_full_memory_ratio": 0.3, "mem_fraction_static": 0.96})
+    need = Need(input_tokens=200_000, agents=2)
+    assert shortfalls(plan(asked), need, 0.0) == ()
+    lower = a_finding({"mem_fraction_static": 0.8})
+    told = with_remedy(lower, asked, need).finding.remedy
+    assert told.startswith("Do that. The need that the recipe states is then no longer met: the KV pool holds ")
+    assert told.endswith(" are needed at once.")
+    # A need that the remedy keeps, one that is not met anyway, and a recipe that states none.
+    for other in (Need(input_tokens=50_000), Need(input_tokens=200_000, agents=9), None):
+        assert with_remedy(lower, asked, other).finding.remedy == "Do that."
 
 
 def test_the_flags_are_words_to_paste():

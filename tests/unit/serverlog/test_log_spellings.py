@@ -147,6 +147,7 @@ def test_the_newest_form_of_the_echoed_arguments_is_read():
         "launch_server.py: error: unrecognized arguments: --chat-template-kwargs",
         "sglang serve: error: unrecognized arguments: --x",
         "/usr/bin/python3: No module named sglang",
+        "/opt/env/bin/python3: Error while finding module specification for 'sglang.launch_server' (ModuleNotFoundError: No module named 'sglang')",
         "[2026-01-01 00:00:00] ERROR:    [Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): address already in use",
         "ValueError: rpc_port at 11236 is not available in 30 seconds. rpc_port is used by a process already.",
         "Traceback (most recent call last):\n  File x\nModuleNotFoundError: No module named 'sglang'",

@@ -208,4 +208,6 @@ def _effect(remedy: Remedy, cells: int) -> list[Content]:
         )  # fmt: skip
     if not then.fits:
         lines.append(Content.assemble(("  ✗ ", "bold $error"), ("A start like this will not come up.", "$error")))
+    elif remedy.lost:
+        lines += _set_in(("  ! ", "bold $warning"), remedy.lost, cells)
     return lines
