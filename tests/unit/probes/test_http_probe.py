@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -320,8 +321,10 @@ def test_a_silent_generation_can_be_cancelled(peer: Peer, client: ServerClient, 
     def never(handler: BaseHTTPRequestHandler) -> None:
         cancel.set()
         handler.connection.settimeout(20)
-        if handler.connection.recv(1) == b"":
-            closed.set()
+        # A client that leaves with something unread resets the connection.
+        with suppress(ConnectionResetError):
+            assert handler.connection.recv(1) == b""
+        closed.set()
 
     peer.answers["/v1/chat/completions"] = stream(delta(content="x"), then=never) if streamed else never
     answer = client.chat({"messages": []}, stream=streamed, cancel=cancel)
