@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -117,6 +118,8 @@ def plan_inputs(
     inputs = _uncalibrated(recipe, given, here, shape, version, version_source, rounds)
     if given.boot is not None and _has_memory(given.boot):
         name = given.boot_name or "the boot log"
+        if reason := _other_ranks(inputs, given.boot):
+            return msgspec.structs.replace(inputs, calibration_note=f"{name} does not calibrate this plan. {reason}")
         return _said(calibrate(inputs, given.boot, name=name), inputs, given)
     now = conditions(
         shape,
@@ -235,7 +238,7 @@ def _calibrated(inputs: PlanInputs, rounds: Sequence[Round], now: Conditions, he
     for round_ in rounds:
         if round_.boot is None or not _has_memory(round_.boot):
             continue
-        reason = void_reason(_conditions_of(round_, now), now)
+        reason = void_reason(_conditions_of(round_, now), now) or _other_ranks(inputs, round_.boot)
         if reason is None:
             try:
                 calibrated = _by_round(inputs, round_, round_.boot, here)
@@ -247,6 +250,15 @@ def _calibrated(inputs: PlanInputs, rounds: Sequence[Round], now: Conditions, he
                 )
         note = note or f"{round_.name} does not calibrate this plan. {reason}"
     return msgspec.structs.replace(inputs, calibration_note=note)
+
+
+def _other_ranks(inputs: PlanInputs, facts: BootFacts) -> str | None:
+    """Why a log of another number of cards calibrates nothing here, one sentence: each held another share."""
+    told = [facts.server_args.get(name, "") for name in ("tp_size", "pp_size")]
+    if not all(word.isdecimal() for word in told):
+        return None
+    ran, asked = math.prod(int(word) for word in told), _ranks(inputs)
+    return None if ran == asked else f"It ran on {ran} card{'s' if ran > 1 else ''}, this start is for {asked}."
 
 
 def _conditions_of(round_: Round, now: Conditions) -> Conditions:

@@ -116,6 +116,18 @@ def test_a_calibration_is_void_when_its_conditions_change_and_the_operator_is_to
     assert result.calibration_note.startswith("r1 does not calibrate this plan.") and reason in result.calibration_note
 
 
+def test_a_log_of_one_card_calibrates_no_plan_for_two() -> None:
+    for found in (
+        inputs([earlier()], recipe(tp_size=2)),
+        plan_inputs(recipe(tp_size=2), given=Given(boot=boot(), boot_name="r1"), here=here()),
+    ):
+        result = plan(found)
+        assert (result.basis, result.calibrated_by) == ("formula", None)
+        assert result.calibration_note == "r1 does not calibrate this plan. It ran on 1 card, this start is for 2."
+        # Each card holds half of the weights.
+        assert {term.name: term.gib for term in result.terms}["weights"] < 14
+
+
 def test_the_server_has_the_last_word_on_the_version_of_its_log() -> None:
     kept = conditions(inputs().shape, "0.5.9", EXPANDABLE, driver_version="580.159.04")
     assert inputs([earlier(conditions=kept, sglang_version="0.5.17")]).calibrated_by == "r1"
