@@ -14,15 +14,13 @@ from tuner.cli.output import DONE, FAILED, UsageProblem, command, json_option, p
 from tuner.cli.plan import inputs_for
 from tuner.cli.recipes import recipe_for
 from tuner.cli.remedies import say_remedied
-from tuner.doctor import with_remedies
 from tuner.findings import Severity
-from tuner.modelcard import ModelError
 from tuner.paths import Home
-from tuner.planner.model import CannotPlan, Plan, PlanInputs
+from tuner.planner.model import Plan, PlanInputs
 from tuner.recipe.model import Recipe
 from tuner.rounds.model import Round, RoundState
 from tuner.serverlog.model import BootFacts
-from tuner.session.diagnosing import Diagnosis, Unreadable, diagnose_files, diagnose_running
+from tuner.session.diagnosing import Diagnosis, Unreadable, diagnose_ended, diagnose_files, diagnose_running
 from tuner.session.planning import Given
 from tuner.session.session import Session
 
@@ -91,20 +89,10 @@ def _of_files(preset: str | None, logs: tuple[str, ...], metrics: str | None) ->
 
 
 def _of_round(round_: Round) -> Diagnosis:
-    """What was found of a round until its end, its remedies planned with the numbers of its own start."""
+    """What is to be said of a round at its end, its remedies planned with the numbers of its own start."""
     if round_.state in (RoundState.STARTING, RoundState.CHECKING):
         raise UsageProblem(f"{round_.name} is not at its end: tuner doctor without a name looks at what runs.")
-    inputs, why = None, ""
-    try:
-        inputs = _inputs_of(round_.recipe, round_.name)(round_.boot)
-    except (CannotPlan, ModelError) as problem:
-        why = str(problem)
-    told = "" if round_.findings or not round_.reason else f": {round_.reason.rstrip('.')}"
-    return Diagnosis(
-        of=f"{round_.name} as it ended, {round_.state}{told}",
-        findings=with_remedies(round_.findings, inputs),
-        unplanned=why,
-    )
+    return diagnose_ended(round_, _inputs_of(round_.recipe, round_.name))
 
 
 def _inputs_of(recipe: Recipe, boot_name: str = "the log") -> Callable[[BootFacts | None], PlanInputs]:

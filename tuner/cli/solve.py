@@ -9,7 +9,7 @@ import click
 from tuner.cli.amounts import Gib, Tokens
 from tuner.cli.needs import needed
 from tuner.cli.output import DONE, FAILED, command, json_option, print_json, say, say_findings
-from tuner.cli.plan import given_from, inputs_for, planned_recipe, planning_options, say_plan
+from tuner.cli.plan import flags_words, given_from, inputs_for, planned_recipe, planning_options, say_plan
 from tuner.planner.solve import Solution
 from tuner.session.needs import Stated
 from tuner.session.solving import solved
@@ -69,9 +69,11 @@ def solve_command(
         recipe.tuner,
     )
     solution = solved(inputs, need, keep=_set_by_hand(assignments))
+    flags = flags_words(preset, assignments, given, inputs, solution.plan) if preset is None else ""
     if as_json:
         print_json(
             {
+                **({"flags_from": flags} if flags else {}),
                 "met": solution.met,
                 "recipe": solution.inputs.flags,
                 "changes": solution.flags,
@@ -81,6 +83,8 @@ def solve_command(
             }
         )
     else:
+        if flags:
+            say(flags)
         _say(solution, recipe.flags)
     return DONE if solution.met else FAILED
 

@@ -32,7 +32,8 @@ class LogCase:
 
     ``died``: it is known to have ended without being asked to. ``headroom_gib``: free VRAM wanted at ready.
     ``asked``: flags of the recipe, for what the log does not echo. ``card_gib``: memory of the whole card.
-    ``counted_on_gib``: free memory before the weights that the start was planned with.
+    ``counted_on_gib``: free memory before the weights that the start was planned with. ``ready_free_gib``: free memory
+    at ready by the card's own reading.
     ``quiet_s``: seconds since the log grew, of a server that lives.
     """
 
@@ -46,6 +47,7 @@ class LogCase:
         asked: Mapping[str, Any] | None = None,
         card_gib: float | None = None,
         counted_on_gib: float | None = None,
+        ready_free_gib: float | None = None,
         quiet_s: float | None = None,
     ) -> None:
         self.facts = facts
@@ -53,6 +55,8 @@ class LogCase:
         self.asked = asked or {}
         self.card_gib = card_gib
         self.counted_on_gib = counted_on_gib
+        #: Free memory at ready: by the card where it was read, else by the log's summary.
+        self.ready_free_gib = ready_free_gib if ready_free_gib is not None else facts.available_gib
         self.quiet_s = quiet_s
         tail = [record.text for line in text_tail for record in records(line)]
         self.tail = tail

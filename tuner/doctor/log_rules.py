@@ -22,6 +22,7 @@ def diagnose_log(
     asked: Mapping[str, Any] | None = None,
     card_gib: float | None = None,
     counted_on_gib: float | None = None,
+    ready_free_gib: float | None = None,
     quiet_s: float | None = None,
 ) -> tuple[Finding, ...]:
     """What a server log tells: the cause of a death, or else what is worth saying of its pools.
@@ -30,7 +31,7 @@ def diagnose_log(
     having been asked, though its log does not say so. ``headroom_gib``: free VRAM at ready that is wanted.
     ``asked``: flags of the recipe, for a log that does not echo them. ``card_gib``: memory of the whole card.
     ``counted_on_gib``: free memory before the weights that the start was planned with: what others held then is no
-    cause of its death.
+    cause of its death. ``ready_free_gib``: free memory at ready by the card's own reading, which comes after the log's.
     ``quiet_s``: seconds since a living server's log grew.
     """
     case = LogCase(
@@ -41,6 +42,7 @@ def diagnose_log(
         asked=asked,
         card_gib=card_gib,
         counted_on_gib=counted_on_gib,
+        ready_free_gib=ready_free_gib,
         quiet_s=quiet_s,
     )
     if case.died:

@@ -220,7 +220,7 @@ def ratio_misfit(case: LogCase) -> Finding | None:
 
 def memory_idle(case: LogCase) -> Finding | None:
     """Gigabytes that no pool got."""
-    free, pools = case.facts.available_gib, pools_of_log(case)
+    free, pools = case.ready_free_gib, pools_of_log(case)
     if free is None or free < max(_IDLE_GIB, 2 * case.headroom_gib) or case.facts.kv_tokens is None:
         return None
     return finding(
@@ -235,7 +235,7 @@ def memory_idle(case: LogCase) -> Finding | None:
 
 def low_headroom(case: LogCase) -> Finding | None:
     """Less free memory at ready than wanted."""
-    free, cut = case.facts.available_gib, case.find(_PREFILL_GRAPHS)
+    free, cut = case.ready_free_gib, case.find(_PREFILL_GRAPHS)
     if free is None or free >= case.headroom_gib:
         return None
     evidence = [f"free after the start: {format_gib(free)}, wanted: {format_gib(case.headroom_gib)}"]

@@ -60,7 +60,7 @@ def pools_of_log(case: LogCase) -> Pools:
     if slots and requests and not per_request:
         per_request = min(MOST_SLOTS_PER_REQUEST, max(1, slots // requests))
     states = None if facts.ssm_state_gib is None else facts.ssm_state_gib + (facts.conv_state_gib or 0.0)
-    free = facts.available_gib
+    free = case.ready_free_gib
     return Pools(
         context=facts.context_len,
         kv_tokens=facts.kv_tokens,

@@ -16,6 +16,11 @@ def free_at_ready_gib(round_: Round) -> float | None:
     )
 
 
+def by_the_card_gib(round_: Round) -> float | None:
+    """``free_at_ready_gib`` where the card was read at ready; None where only the log may tell."""
+    return free_at_ready_gib(round_) if "ready" in round_.vram_mib else None
+
+
 def peak_mib(seen_mib: int | None, total_mib: int | None, facts: BootFacts) -> int | None:
     """Highest VRAM in use during a start, MiB: ``seen_mib``, the highest sample, or more where the log tells of more.
 

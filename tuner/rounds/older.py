@@ -29,9 +29,9 @@ def _first_answers_apart(round_: Round) -> Round:
 
 
 def _free_by_the_card(round_: Round) -> Round:
-    """The actual free memory at ready, which was the log's even where the card's reading was known."""
+    """The free memory at ready, which was the log's even where the card's reading was known or nothing came up."""
     told = round_.accuracy
-    if told is None or "ready" not in round_.vram_mib or round_.plan is None or round_.plan.card_gib is None:
+    if told is None or round_.plan is None:
         return round_
-    by_card = msgspec.structs.replace(told, ready_free_actual=free_at_ready_gib(round_))
-    return msgspec.structs.replace(round_, accuracy=by_card)
+    actual = free_at_ready_gib(round_) if round_.ready_seconds is not None else None
+    return msgspec.structs.replace(round_, accuracy=msgspec.structs.replace(told, ready_free_actual=actual))

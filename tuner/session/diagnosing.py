@@ -29,6 +29,7 @@ from tuner.modelcard import ModelError
 from tuner.planner import plan as make_plan
 from tuner.planner.model import HEADROOM_GIB, CannotPlan, PlanInputs
 from tuner.recipe.model import Recipe
+from tuner.rounds.memory import by_the_card_gib
 from tuner.rounds.model import Round, RoundState
 from tuner.server.family import family
 from tuner.server.model import ServerHandle
@@ -97,6 +98,7 @@ def diagnose_running(session: Session, wait: Callable[[float], None] = time.slee
             asked=recipe.flags,
             card_gib=_card_gib(look.gpus),
             counted_on_gib=_counted_on_gib(round_),
+            ready_free_gib=by_the_card_gib(round_) if round_ is not None else None,
             quiet_s=_quiet_s(Path(handle.log_path)),
         )
     effective = round_.effective if round_ is not None else {}
@@ -147,7 +149,7 @@ def _without_server(session: Session, gpus: Sequence[GpuReading]) -> Diagnosis:
         return Diagnosis(of=of, findings=with_remedies(cards, None))
     inputs, why = _inputs(lambda: session.planning_inputs(last.recipe))
     remedied = with_remedies(merged(found, cards), inputs, stated_need(last.recipe.tuner))
-    return Diagnosis(of=of, findings=remedied, unplanned=why)
+    return Diagnosis(of=of, findings=remedied, unplanned=why if any(f.flags for f in found) else "")
 
 
 def _died_after(session: Session, last: Round) -> Round | None:
@@ -179,6 +181,49 @@ def _of_death(round_: Round, gpus: Sequence[GpuReading]) -> tuple[Finding, ...]:
         counted_on_gib=_counted_on_gib(round_),
     )
     return merged(found, round_.findings)
+
+
+def diagnose_ended(round_: Round, inputs: Callable[[BootFacts | None], PlanInputs]) -> Diagnosis:
+    """Judges a round that came to its end, by its log where it is still there, else by what the round kept of it.
+
+    ``inputs`` gathers a plan's inputs for its recipe with the numbers of its start.
+    """
+    found = _as_judged_today(round_)
+    if round_.state is RoundState.FAILED and not found:
+        found = (_unexplained(round_),)
+    known, why = _inputs(lambda: inputs(round_.boot))
+    told = "" if found or not round_.reason else f": {round_.reason.rstrip('.')}"
+    return Diagnosis(
+        of=f"{round_.name} as it ended, {round_.state}{told}",
+        findings=with_remedies(found, known, stated_need(round_.recipe.tuner)),
+        unplanned=why if any(f.flags for f in found) else "",
+    )
+
+
+def _as_judged_today(round_: Round) -> tuple[Finding, ...]:
+    """The findings of a round, those of its log made anew: an earlier tuner may have said something else."""
+    facts, tail = read_log(Path(round_.log_path)) if round_.log_path else (None, ())
+    died = round_.state is RoundState.FAILED
+    facts = facts if facts is not None or died else round_.boot
+    if facts is None:
+        return round_.findings
+    by_log = diagnose_log(
+        facts,
+        tail,
+        died=died,
+        headroom_gib=_headroom(round_.recipe),
+        asked=round_.recipe.flags,
+        card_gib=round_.plan.card_gib if round_.plan is not None else None,
+        counted_on_gib=_counted_on_gib(round_),
+        ready_free_gib=by_the_card_gib(round_),
+    )
+    named = any(f.severity is Severity.FATAL for f in by_log)
+    kept = [
+        f
+        for f in round_.findings
+        if f.id is not FindingId.ASKED_NOT_EFFECTIVE and not (named and f.severity is Severity.FATAL)
+    ]
+    return merged(by_log, diagnose_round(round_.recipe.flags, round_.effective, facts, beside_log=True), kept)
 
 
 def _unexplained(round_: Round) -> Finding:

@@ -14,6 +14,7 @@ from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home
 from tuner.planner.accuracy import accuracy
 from tuner.planner.model import HEADROOM_GIB
+from tuner.rounds.memory import by_the_card_gib
 from tuner.rounds.model import Round, RoundState
 from tuner.server.machine import died_of_full_disk
 from tuner.server.model import ReadyOutcome, ReadyState, ServerHandle
@@ -47,6 +48,7 @@ def started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> R
     """The round once its start came to an end, good or bad; ``vram_mib`` as in ``Round``."""
     facts = outcome.facts
     quiet_s = outcome.quiet_s if outcome.state is ReadyState.TIMED_OUT else None
+    round_ = msgspec.structs.replace(round_, vram_mib=vram_mib)
     found = diagnosed(round_, facts, outcome.last_lines, died=outcome.state is ReadyState.DIED, quiet_s=quiet_s)
     state = {
         ReadyState.READY: RoundState.CHECKING,
@@ -100,6 +102,7 @@ def diagnosed(
         asked=round_.recipe.flags,
         card_gib=plan.card_gib if plan is not None else None,
         counted_on_gib=plan.free_before_gib if plan is not None else None,
+        ready_free_gib=by_the_card_gib(round_),
         quiet_s=quiet_s,
     )
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from tuner.cli import main
 from tuner.doctor import diagnose_log
+from tuner.findings import Finding, FindingId, Severity
 from tuner.paths import Home
 from tuner.recipe import load
 from tuner.rounds.history import History
@@ -103,7 +104,8 @@ def test_the_doctor_needs_no_log_of_a_round_any_more(history: Home) -> None:
 def test_a_round_of_which_nothing_was_found_says_why_it_ended(history: Home) -> None:
     told = run("doctor", "r3").stdout
     assert told.startswith("Looked at r3 as it ended, refused: The port 30000 is taken.\n")
-    assert run("doctor", "last").stdout.startswith("Looked at r4 as it ended, failed: The tuner ended in the middle")
+    # What a failure alone has for a cause is a finding.
+    assert "unknown: The tuner ended in the middle of this round" in run("doctor", "last", status=1).stdout
 
 
 def test_a_log_is_judged_with_the_recipe_of_a_round(history: Home) -> None:
@@ -115,3 +117,38 @@ def test_a_log_is_judged_with_the_recipe_of_a_round(history: Home) -> None:
 def test_a_round_that_is_not_there_is_not_taken_for_a_preset(history: Home) -> None:
     assert "There is no round r9" in run("doctor", "r9", status=2).stderr
     assert "There is no preset or file 'r'" in run("doctor", "r", status=2).stderr
+
+
+def test_what_an_earlier_tuner_said_of_a_log_is_said_as_it_is_understood_today(history: Home) -> None:
+    with History(history.database) as rounds:
+        failed = rounds.get(2)
+        stale = [msgspec.structs.replace(f, title="Said long ago.") for f in failed.findings]
+        rounds.save(msgspec.structs.replace(failed, findings=tuple(stale)))
+    told = json.loads(run("doctor", "r2", "--json", status=1).stdout)
+    assert [f["id"] for f in told["findings"]] == [str(f.id) for f in failed.findings]
+    assert "Said long ago." not in {f["title"] for f in told["findings"]}
+
+
+def test_a_failure_that_nobody_explained_is_not_called_well(history: Home) -> None:
+    with History(history.database) as rounds:
+        rounds.save(
+            msgspec.structs.replace(rounds.get(2), findings=(), log_path="", boot=None, reason="It was killed.")
+        )
+    told = run("doctor", "r2", status=1).stdout
+    assert "It was killed." in told and "Nothing is wrong" not in told
+
+
+def test_a_remedy_of_a_round_that_loses_its_need_says_so(history: Home) -> None:
+    with History(history.database) as rounds:
+        first = rounds.get(1)
+        needy = msgspec.structs.replace(first.recipe.tuner, need_input_tokens=100_000, need_agents=1)
+        less = Finding(
+            id=FindingId.GPU_BUSY,
+            severity=Severity.WARNING,
+            title="T.",
+            remedy="R.",
+            flags={"mem_fraction_static": 0.8},
+        )
+        recipe = msgspec.structs.replace(first.recipe, tuner=needy)
+        rounds.save(msgspec.structs.replace(first, recipe=recipe, findings=(less,)))
+    assert "The need that the recipe states is then no longer met" in run("doctor", "r1", status=1).stdout

@@ -146,3 +146,12 @@ def test_a_lower_fraction_is_lowered_on_until_its_own_start_keeps_to_the_headroo
     remedied = with_remedy(first, asked)
     assert remedied.after is not None and remedied.after.ready_free_gib >= remedied.after.headroom_line_gib
     assert remedied.finding.flags["mem_fraction_static"] < 0.901
+
+
+def test_what_stays_free_is_what_the_card_was_read_to_have_free() -> None:
+    def said(**known: Any) -> str:
+        found = diagnosed(log("27b-48g-auto-r2"), **known)
+        return next(f.title for f in found if f.id is FindingId.LOW_HEADROOM)
+
+    assert said() == "Only 3.06 GiB of the card stay free."
+    assert said(ready_free_gib=2.86) == "Only 2.86 GiB of the card stay free."
