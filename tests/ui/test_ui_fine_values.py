@@ -75,6 +75,46 @@ async def test_the_wheel_keeps_the_third_digit_and_a_drag_takes_whole_steps(open
         assert dragged == round(dragged, 2) != 0.91
 
 
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_taking_hold_of_a_knob_where_it_stands_does_not_turn_it(opened: Opened, size: tuple[int, int]) -> None:
+    async with opened(size=size, recipe=DEMO.with_flags({FRACTION: 0.983})) as (app, pilot):
+        knob = slider(app, FRACTION)
+        here = knob.label_width + 2 + knob._cell(0.983)
+        for _ in range(2):
+            await pilot.click(knob, offset=(here, 0))
+        await pilot.mouse_down(knob, offset=(here, 0))
+        await pilot.hover(knob, offset=(here, 0))
+        await pilot.pause()
+        assert app.bench.draft.flags[FRACTION] == 0.983 and not app.bench.changes()
+        seen = []
+        for x in (here - 1, here):
+            await pilot.hover(knob, offset=(x, 0))
+            await pilot.pause()
+            seen.append(app.bench.draft.flags[FRACTION])
+        # Dragged, it takes the steps of the track; back in its own cell it has its own value again.
+        assert seen[0] == round(seen[0], 2) < 0.983 and seen[1] == 0.983
+        await pilot.hover(knob, offset=(here - 1, 0))
+        await pilot.mouse_up(knob, offset=(here - 1, 0))
+        await pilot.pause()
+        assert app.bench.draft.flags[FRACTION] == seen[0]
+        # Another cell is meant as it is clicked.
+        await pilot.click(knob, offset=(here - 3, 0))
+        await pilot.pause()
+        assert app.bench.draft.flags[FRACTION] < seen[0]
+
+
+async def test_taking_hold_of_a_knob_that_is_not_set_leaves_it_unset(opened: Opened) -> None:
+    async with opened(recipe=DEMO.with_flags({FRACTION: None})) as (app, pilot):
+        knob = slider(app, FRACTION)
+        here = knob.label_width + 2 + knob._cell(knob._at)
+        await pilot.click(knob, offset=(here, 0))
+        await pilot.pause()
+        assert FRACTION not in app.bench.draft.flags
+        await pilot.click(knob, offset=(here - 3, 0))
+        await pilot.pause()
+        assert app.bench.draft.flags[FRACTION] < knob.scale.high
+
+
 async def test_a_typed_third_digit_of_the_ratio_is_taken_without_a_word(opened: Opened) -> None:
     async with opened() as (app, pilot):
         slider(app, RATIO).focus()

@@ -22,7 +22,7 @@ from tuner.session.events import CheckEnded, PhaseChanged, RoundClosed, RoundOpe
 from tuner.ui.ascii import only_ascii, to_ascii
 from tuner.ui.bench import Bench
 from tuner.ui.progress import CHECKS, ENDING, Progress, StepState, Work, advance, begin, finish
-from tuner.ui.remedies import remedy_of
+from tuner.ui.remedies import Case, remedy_of
 from tuner.ui.screens.details import DetailsScreen
 from tuner.ui.screens.dialog import ConfirmScreen
 from tuner.ui.screens.numbers import NumbersScreen
@@ -275,10 +275,14 @@ def test_a_remedy_that_loses_the_need_that_the_recipe_states_says_so(session: Fa
     wishes = msgspec.structs.replace(DEMO.tuner, need_input_tokens=100_000, need_agents=2)
     needy = msgspec.structs.replace(DEMO, tuner=wishes)
     bench, inputs = Bench.opened(needy), session.planning_inputs(needy)
-    lost = remedy_of({"mem_fraction_static": 0.75}, bench, inputs).lost
+    lower, other = (
+        Case("plan", msgspec.structs.replace(OUT_OF_MEMORY, flags=flags))
+        for flags in ({"mem_fraction_static": 0.75}, {RATIO: 0.8})
+    )
+    lost = remedy_of(lower, bench, inputs).lost
     assert lost.startswith("The need that the recipe states is then no longer met: the KV pool holds")
-    assert remedy_of({RATIO: 0.8}, bench, inputs).lost == ""
-    assert remedy_of({"mem_fraction_static": 0.75}, Bench.opened(DEMO), inputs).lost == ""
+    assert remedy_of(other, bench, inputs).lost == ""
+    assert remedy_of(lower, Bench.opened(DEMO), inputs).lost == ""
 
 
 async def test_dragging_a_knob_marks_no_text(opened: Opened) -> None:

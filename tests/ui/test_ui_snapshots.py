@@ -87,6 +87,7 @@ def compared(old: Round, new: Round) -> RoundDiff:
 def _pinned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What other parts of the tuner word belongs to their tests."""
     monkeypatch.setattr("tuner.ui.preview.make_plan", planned)
+    monkeypatch.setattr("tuner.doctor.remedy.make_plan", planned)
     monkeypatch.setattr("uifakes.make_plan", planned)
     monkeypatch.setattr("tuner.ui.preview.diagnose_plan", lambda *_: FOUND)
     monkeypatch.setattr("tuner.ui.screens.compare.diff", compared)

@@ -43,10 +43,10 @@ def address(look: Look | None) -> Copied:
     return Copied("the server's address", clean(look.url or look.running.handle.url))
 
 
-def finding_text(finding: Finding) -> Copied:
-    """A finding with its evidence and what to do, one a line."""
+def finding_text(finding: Finding, limit: str = "") -> Copied:
+    """A finding with its evidence, what to do, and the ``limit`` of that (why it would not help, or its price)."""
     evidence = [f"  {line}" for line in finding.evidence]
-    lines = [f"{finding.title} ({finding.id})", *evidence, *([finding.remedy] if finding.remedy else [])]
+    lines = [f"{finding.title} ({finding.id})", *evidence, *(line for line in (finding.remedy, limit) if line)]
     return Copied("the finding with its evidence", clean("\n".join(lines)))
 
 

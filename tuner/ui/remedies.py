@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tuner.advice.model import Advice, Proposal
-from tuner.doctor.remedy import lost_need
+from tuner.doctor.case import as_number
+from tuner.doctor.remedy import lost_need, with_remedy
 from tuner.findings import Finding
 from tuner.planner.model import Plan, PlanInputs
+from tuner.recipe.model import Recipe
 from tuner.rounds.model import Round, RoundState
 from tuner.session.needs import stated_need
 from tuner.ui.bench import Bench, flag_changes
 from tuner.ui.preview import preview
 from tuner.ui.widgets.findings_list import worst_first
 
+_FRACTION = "mem_fraction_static"
 _ENDED_EARLY = (RoundState.FAILED, RoundState.REFUSED)
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One finding and where it was found: "plan", or a round's name."""
+    """One finding and where it was found: "plan", or a round's name and the flags of its start."""
 
     origin: str
     finding: Finding
+    asked: Mapping[str, Any] = {}
 
 
 class Next(msgspec.Struct, frozen=True):
@@ -47,8 +51,12 @@ Entry = Case | Next | Outlook
 
 
 class Remedy(msgspec.Struct, frozen=True):
-    """What an entry's flags would change on the draft, and the plans without and with them."""
+    """What an entry would change on the draft, and the plans without and with it.
 
+    ``flags`` go on the bench. ``problem`` without changes: the remedy was taken back, and why.
+    """
+
+    flags: dict[str, Any] = {}
     changes: tuple[tuple[str, object, object], ...] = ()
     now: Plan | None = None
     then: Plan | None = None
@@ -61,9 +69,9 @@ def cases(plan: Plan | None, running: Round | None, newest: Round | None) -> tup
     """Findings of the plan on the bench, of the running round, and of the newest one where it failed; worst first."""
     found = [Case("plan", f) for f in plan.findings] if plan is not None else []
     if running is not None:
-        found += [Case(running.name, f) for f in running.findings]
+        found += _cases_of(running)
     if newest is not None and newest.state in _ENDED_EARLY and (running is None or newest.name != running.name):
-        found += [Case(newest.name, f) for f in newest.findings]
+        found += _cases_of(newest)
     seen: dict[tuple[str, str], Case] = {}
     for case in found:
         seen.setdefault((case.finding.id, case.finding.title), case)
@@ -98,14 +106,55 @@ def flags_of(entry: Entry | None) -> dict[str, Any]:
     return entry.proposal.flags if isinstance(entry, Next) else {}
 
 
-def remedy_of(flags: dict[str, Any], bench: Bench, inputs: PlanInputs | None) -> Remedy:
-    """What flags would do to the draft."""
-    draft = bench.draft
-    mended = draft.with_flags(flags)
-    changes = tuple((c.name, c.old, c.new) for c in flag_changes(draft.flags, mended.flags))
+def remedy_of(entry: Entry | None, bench: Bench, inputs: PlanInputs | None) -> Remedy:
+    """What an entry would do to the draft: a proposal as it was advised, a finding as ``tuner doctor`` offers it."""
+    if isinstance(entry, Case):
+        return _remedy_of_case(entry, bench.draft, inputs)
+    flags = flags_of(entry)
+    mended = bench.draft.with_flags(flags)
+    changes = _changes(bench.draft, mended)
     if not changes or inputs is None:
-        return Remedy(changes)
-    now, then = preview(inputs, draft).plan, preview(inputs, mended)
+        return Remedy(flags, changes)
+    now, then = preview(inputs, bench.draft).plan, preview(inputs, mended)
+    return Remedy(flags, changes, now, then.plan, then.problem, _lost(bench.draft, now, then.plan))
+
+
+def _remedy_of_case(case: Case, draft: Recipe, inputs: PlanInputs | None) -> Remedy:
+    left = _not_done_yet(case, draft)
+    if not left:
+        return Remedy()
+    asked = msgspec.structs.replace(inputs, flags=draft.flags) if inputs is not None else None
+    remedied = with_remedy(msgspec.structs.replace(case.finding, flags=left), asked)
+    if remedied.problem:
+        return Remedy(problem=remedied.problem)
+    flags = remedied.finding.flags
+    changes = _changes(draft, draft.with_flags(flags))
+    if not changes or inputs is None:
+        return Remedy(flags, changes)
+    now = preview(inputs, draft).plan
+    return Remedy(flags, changes, now, remedied.after, lost=_lost(draft, now, remedied.after))
+
+
+def _not_done_yet(case: Case, draft: Recipe) -> dict[str, Any]:
+    """A finding's flags without a fraction that the draft is already at, or beyond, seen from where it was found.
+
+    An applied remedy may be lower than its finding says: it must not be offered back up.
+    """
+    flags = case.finding.flags
+    was, to, now = (as_number(of.get(_FRACTION)) for of in (case.asked, flags, draft.flags))
+    if was is None or to is None or now is None or not (now <= to < was or was < to <= now):
+        return flags
+    return {name: value for name, value in flags.items() if name != _FRACTION}
+
+
+def _cases_of(round_: Round) -> list[Case]:
+    return [Case(round_.name, finding, round_.recipe.flags) for finding in round_.findings]
+
+
+def _changes(draft: Recipe, mended: Recipe) -> tuple[tuple[str, object, object], ...]:
+    return tuple((c.name, c.old, c.new) for c in flag_changes(draft.flags, mended.flags))
+
+
+def _lost(draft: Recipe, now: Plan | None, then: Plan | None) -> str:
     need = stated_need(draft.tuner)
-    lost = lost_need(need, now, then.plan) if need is not None and then.plan is not None else ""
-    return Remedy(changes, now, then.plan, then.problem, lost)
+    return lost_need(need, now, then) if need is not None and then is not None else ""

@@ -22,7 +22,7 @@ from tuner.rounds.model import Round
 from tuner.session.advising import advised_round
 from tuner.ui.copying import Copied, clean, finding_text
 from tuner.ui.preview import preview
-from tuner.ui.remedies import Case, Entry, Outlook, Remedy, cases, entries, flags_of, key_of, remedy_of
+from tuner.ui.remedies import Case, Entry, Outlook, cases, entries, flags_of, key_of, remedy_of
 from tuner.ui.screens.base import Place
 from tuner.ui.widgets.entry_text import EntryText, entry_line
 from tuner.ui.widgets.key_button import KeyButton
@@ -160,9 +160,8 @@ class DoctorScreen(Place):
 
     def _judge(self) -> None:
         text, entry = self.query_one(EntryText), self._entry()
-        flags = flags_of(entry)
         text.entry = entry
-        text.remedy = remedy_of(flags, self.tuner.bench, self.tuner.inputs) if flags else Remedy()
+        text.remedy = remedy_of(entry, self.tuner.bench, self.tuner.inputs)
         button = self.query_one("#apply")
         if button.display != bool(text.remedy.changes):
             # The footer is drawn anew with the keys: only when they change.
@@ -188,7 +187,8 @@ class DoctorScreen(Place):
         """The entry under the cursor, a finding with its evidence."""
         entry = self._entry()
         if isinstance(entry, Case):
-            return finding_text(entry.finding)
+            remedy = self.query_one(EntryText).remedy
+            return finding_text(entry.finding, remedy.problem or remedy.lost)
         if entry is None:
             return super().to_copy()
         return Copied("the proposal", clean(self.query_one(EntryText).render().plain))
@@ -199,7 +199,9 @@ class DoctorScreen(Place):
         if entry is None:
             return
         if remedy.changes:
-            self.tuner.apply(flags_of(entry))
+            self.tuner.apply(remedy.flags)
+        elif remedy.problem:
+            self.tuner.say(remedy.problem, severity="warning")
         elif flags_of(entry):
             self.tuner.say("It is on the Tune screen already. R starts it.")
         elif isinstance(entry, Case):

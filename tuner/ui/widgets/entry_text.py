@@ -173,7 +173,7 @@ def _set_in(sign: tuple[str, str], text: str, cells: int, *, style: str = "") ->
 
 
 def _effect(remedy: Remedy, cells: int) -> list[Content]:
-    if not remedy.changes:
+    if not remedy.changes and not remedy.problem:
         return []
     lines = _head("What that would give")
     label_cells = _LABEL_CELLS if cells >= _WIDE else _LABEL_CELLS_NARROW
@@ -184,7 +184,7 @@ def _effect(remedy: Remedy, cells: int) -> list[Content]:
         for name, old, new in remedy.changes
     ]  # fmt: skip
     if remedy.problem:
-        return [*lines, Content.assemble(("  ✗ ", "bold $error"), (plain(remedy.problem), "$error"))]
+        return [*lines, *_set_in(("  ✗", "bold $error"), remedy.problem, cells, style="$error")]
     now, then = remedy.now, remedy.then
     if then is None:
         return lines

@@ -107,7 +107,8 @@ class Slider(Widget, can_focus=True):
         self._fine = fine(scale)
         self.unit = unit
         self.label_width = label_width
-        self._grabbed = False
+        #: Where the mouse took hold, and the value that belongs there; None when it holds nothing.
+        self._grabbed: tuple[int, float | None] | None = None
 
     @property
     def track_width(self) -> int:
@@ -280,21 +281,24 @@ class Slider(Widget, can_focus=True):
         if event.x >= self._track_start + self.track_width:
             self.typed = ""
             return
-        self._grabbed = True
+        # A cell stands for many values: taking hold of the knob where it stands must not turn it.
+        if event.x - self._track_start != self._cell(self._at):
+            self._take(self._value_at(event.x))
+        self._grabbed = event.x, self.value
         self.capture_mouse()
-        self._drag(event.x)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Drags the knob."""
-        if self._grabbed:
+        """Drags the knob; back where it was taken hold of it has its value again."""
+        if self._grabbed is not None:
             event.stop()
-            self._drag(event.x)
+            start, value = self._grabbed
+            self._take(value if event.x == start else self._value_at(event.x))
 
     def on_mouse_up(self, event: events.MouseUp) -> None:
         """Lets the knob go."""
-        if self._grabbed:
+        if self._grabbed is not None:
             event.stop()
-            self._grabbed = False
+            self._grabbed = None
             self.release_mouse()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
@@ -309,8 +313,8 @@ class Slider(Widget, can_focus=True):
         event.prevent_default()
         self.action_move(-1)
 
-    def _drag(self, x: int) -> None:
-        self._take(self.scale.at((x - self._track_start) / max(1, self.track_width - 1)))
+    def _value_at(self, x: int) -> float:
+        return self.scale.at((x - self._track_start) / max(1, self.track_width - 1))
 
     def _take(self, value: float | None) -> None:
         if value != self.value:
