@@ -152,3 +152,12 @@ def test_two_gpus_get_a_server_each_in_one_history(pair: User) -> None:
 def test_a_wrong_need_is_one_sentence(user: User) -> None:
     told = auto(user, "demo", "--input", "0", "--agents", "1", *words(user, HERE), status=1)
     assert told["error"].startswith("The longest input is 0")
+
+
+def test_an_answer_of_4000_tokens_is_proved(user: User) -> None:
+    """Each event of ``/generate`` repeats all before it: some 90 MB for this one."""
+    outcome = auto(user, "demo", "--input", "20K", "--agents", "1", "--output", "4000", *words(user, HERE))
+    assert outcome["met"], outcome["reason"]
+    proof = outcome["rounds"][-1]["proof"]
+    assert (proof["answered"], proof["errors"]) == (1, [])
+    assert "all answered with 4,000 tokens" in user.json("show", outcome["winner"])["note"]

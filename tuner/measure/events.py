@@ -83,7 +83,8 @@ class NotGenerated(Exception):
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request as the wire showed it. ``sent_at_s`` counts from the start of the repeat.
 
-    ``pieces`` are the bytes of the whole HTTP answer as they came, from the first of its head on.
+    ``pieces`` are the bytes of the whole HTTP answer as they came, from the first of its head on; of a streamed
+    ``/generate`` answer what ``gist`` keeps of it.
     """
 
     sent_at_s: float
@@ -156,7 +157,7 @@ def generated(pieces: Sequence[Piece]) -> Iterator[tuple[float, Meta]]:
             return
         try:
             event = msgspec.json.decode(data, type=_Generated)
-        except (msgspec.MsgspecError, UnicodeError) as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise NotGenerated("An event of the answer is no answer of SGLang.") from error
         if event.error is not None:
             raise NotGenerated(error_words(event.error))
@@ -177,7 +178,7 @@ def read_exchange(exchange: Exchange, repeat: int) -> Read:
             break
         try:
             chunk = msgspec.json.decode(data, type=_Chunk)
-        except (msgspec.MsgspecError, UnicodeError):
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return Read(sample=_sample(exchange, repeat, ok=False), error="An event of the answer is no chat chunk.")
         if chunk.error is not None:
             return Read(sample=_sample(exchange, repeat, ok=False), error=error_words(chunk.error))
@@ -236,7 +237,7 @@ def _complaint(exchange: Exchange, answer: Answer) -> str:
     body = b"".join(piece for _, piece in answer.pieces)
     try:
         words = error_words(msgspec.json.decode(body))
-    except (msgspec.DecodeError, UnicodeError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         words = ""
     if answer.status in (401, 403):
         return f"The server wants an API key, or another one (status {answer.status})."

@@ -1,8 +1,8 @@
 """Streams answers and reads the clock for each piece that comes. All that is said of them is in ``events``.
 
 Between two tokens of 64 streams there are 0.3 ms. httpx takes 0.1 ms for each piece of a stream, so tokens that come
-together would be timed up to 7 ms late. Here the live path only reads the clock and keeps the bytes; h11 writes the
-requests, and reads the answers after the load.
+together would be timed up to 7 ms late. Here the live path of a chat reads the clock and keeps the bytes; h11 writes
+the requests, and reads the answers after the load. Only the gist is kept of ``/generate``, whose stream repeats itself.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import h11
 import msgspec
 
 from tuner.measure.events import Exchange, Piece
+from tuner.measure.gist import Gist
 
 #: The first answer of a new shape can take more than a minute (compilation), and a long one minutes.
 _LONGEST_S = 900.0
 _CONNECT_S = 10.0
-#: More of an answer than this is no answer.
+#: More of a chat answer than this is no answer: 250,000 tokens.
 _MOST_BYTES = 64 << 20
 #: How a chunked answer ends: the line end of its last chunk, and the chunk of no bytes.
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
@@ -40,13 +41,41 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return f"Target(url={self.url!r}, model={self.model!r})"
 
 
+class _Kept(Protocol):
+    """Where the bytes of an answer go. ``endless``: more came than an answer has."""
+
+    @property
+    def endless(self) -> bool: ...
+
+    @property
+    def pieces(self) -> list[Piece]: ...
+
+    def take(self, at: float, data: bytes) -> None: ...
+
+
+class _All:
+    """Keeps every piece as it came."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self._size = 0
+
+    @property
+    def endless(self) -> bool:
+        return self._size > _MOST_BYTES
+
+    def take(self, at: float, data: bytes) -> None:
+        self.pieces.append((at, data))
+        self._size += len(data)
+
+
 class _Connection(asyncio.Protocol):
     """One connection. Knows just enough of HTTP to see where an answer ends."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.used = False
-        self._pieces: list[Piece] = []
+        self._kept: _Kept = _All()
         self._done: asyncio.Future[str] | None = None
         self._head = b""
         self._tail = b""
@@ -61,10 +90,10 @@ class _Connection(asyncio.Protocol):
         """Whether another request can be sent on it."""
         return self.transport is not None and not self.transport.is_closing() and self._keeps
 
-    async def exchange(self, request: bytes) -> tuple[list[Piece], str]:
-        """Sends a request; the pieces of its answer by ``time.perf_counter()``, and what went wrong if anything did."""
+    async def exchange(self, request: bytes, kept: _Kept) -> str:
+        """Sends a request and hands on its answer, by ``time.perf_counter()``; what went wrong if anything did."""
         assert self.transport is not None
-        self._pieces, self._head, self._tail, self._size = [], b"", b"", 0
+        self._kept, self._head, self._tail, self._size = kept, b"", b"", 0
         self._whole, self._chunked = None, False
         self._done = asyncio.get_running_loop().create_future()
         try:
@@ -80,27 +109,27 @@ class _Connection(asyncio.Protocol):
             self.used = True
         if failure:
             self.transport.abort()
-        return self._pieces, failure
+        return failure
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._pieces.append((time.perf_counter(), data))
+        self._kept.take(time.perf_counter(), data)
         self._size += len(data)
         if self._whole is None and not self._chunked:
             self._read_head(data)
         self._tail = (self._tail + data)[-len(_LAST_CHUNK) :]
         if (self._chunked and self._tail == _LAST_CHUNK) or (self._whole is not None and self._size >= self._whole):
             self._end("")
-        elif self._size > _MOST_BYTES:
+        elif self._kept.endless:
             self._end("The server's answer does not end.")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._keeps = False
         # An answer without a length ends with its connection; whether it was whole shows when it is read.
-        whole = bool(self._pieces) and not self._chunked and self._whole is None and error is None
+        whole = bool(self._size) and not self._chunked and self._whole is None and error is None
         self._end("" if whole else "The connection broke in the middle of an answer.")
 
     def _read_head(self, data: bytes) -> None:
@@ -140,11 +169,12 @@ class Wire:
     async def chat(self, body: dict[str, Any], began: float) -> Exchange:
         """One streamed chat answer. ``began`` is ``time.perf_counter()`` at the start of the repeat."""
         asked = {**body, "model": self._target.model, "stream": True, "stream_options": {"include_usage": True}}
-        return await self._post(f"{self._path}/v1/chat/completions", asked, began)
+        return await self._post(f"{self._path}/v1/chat/completions", asked, began, _All)
 
     async def generate(self, body: dict[str, Any], began: float) -> Exchange:
-        """One streamed answer of SGLang's ``/generate``."""
-        return await self._post(f"{self._path}/generate", {**body, "stream": True}, began)
+        """One streamed answer of SGLang's ``/generate`` of at most ``max_new_tokens``: its first and last token."""
+        tokens: int = body["sampling_params"]["max_new_tokens"]
+        return await self._post(f"{self._path}/generate", {**body, "stream": True}, began, lambda: Gist(tokens))
 
     def close(self) -> None:
         """Closes the connections that are kept."""
@@ -152,18 +182,17 @@ class Wire:
             if connection.transport is not None:
                 connection.transport.close()
 
-    async def _post(self, path: str, body: dict[str, Any], began: float) -> Exchange:
+    async def _post(self, path: str, body: dict[str, Any], began: float, keeping: Callable[[], _Kept]) -> Exchange:
         request = self._request(path, msgspec.json.encode(body))
         sent = time.perf_counter()
-        pieces: list[Piece] = []
-        failure = ""
+        kept, failure = keeping(), ""
         try:
             while True:
                 connection = await self._connection()
                 reused = connection.used
                 sent = time.perf_counter()
-                pieces, failure = await connection.exchange(request)
-                if not (failure and reused and not pieces):
+                failure = await connection.exchange(request, kept)
+                if not (failure and reused and not kept.pieces):
                     break
                 # The server had closed a connection that was kept too long: not an answer to this request.
             if connection.open:
@@ -173,7 +202,7 @@ class Wire:
         return Exchange(
             sent_at_s=sent - began,
             seconds=time.perf_counter() - sent,
-            pieces=tuple((at - sent, piece) for at, piece in pieces),
+            pieces=tuple((at - sent, piece) for at, piece in kept.pieces),
             failure=failure,
         )
 

@@ -84,6 +84,7 @@ def test_events_of_several_tokens_share_their_time_out() -> None:
         ([(0.1, HEAD + delta(content="a"))], "ended in the middle"),
         ([(0.1, HEAD + DONE + END)], "without a token"),
         ([(0.1, HEAD + chunk(event(b"{nonsense")) + END)], "no chat chunk"),
+        ([(0.1, HEAD + chunk(event(b'{"error": ' + b"[" * 100_000 + b"]" * 100_000 + b"}")) + END)], "no chat chunk"),
         ([(0.1, b"220 mail.example.org ESMTP\r\n")], "does not speak HTTP"),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from tuner.measure.events import Exchange, answer_of, read_exchange
 from tuner.measure.watch import Budget
 from tuner.measure.wire import Target, Wire, wire_to
+from tuner.session.auto.exchange import answered
 
 BODY = {"messages": [{"role": "user", "content": "你好"}]}
 EVENTS = (
@@ -134,3 +135,88 @@ async def test_the_server_sees_when_nobody_waits_any_more() -> None:
     async with server(handler) as target, wire_to(target) as wire:
         assert await Budget(0.1).run(asked(wire)) is None
         await asyncio.wait_for(gone.wait(), 10)
+
+
+def told(tokens: int, text: str = "") -> bytes:
+    """An event of ``/generate``, which repeats everything so far."""
+    ids = ",".join(["248045"] * tokens)
+    return b'data: {"text":"%b","output_ids":[%b],"meta_info":{"completion_tokens":%d,"finish_reason":%b}}\n\n' % (
+        text.encode() or b" four" * tokens, ids.encode(), tokens, b"null",
+    )  # fmt: skip
+
+
+def body(tokens: int) -> dict[str, object]:
+    return {"input_ids": [1], "sampling_params": {"max_new_tokens": tokens}}
+
+
+async def test_an_answer_of_4000_tokens_comes_whole_and_is_kept_small() -> None:
+    sent = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await request(reader)
+        writer.write(OK + b"Transfer-Encoding: chunked\r\n\r\n")
+        for made in range(1, 4001):
+            event = told(made)
+            sent += len(event)
+            writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+            await writer.drain()
+        writer.write(chunked(b"data: [DONE]\n\n"))
+
+    async with server(handler) as target, wire_to(target) as wire:
+        exchange = await wire.generate(body(4000), time.perf_counter())
+    assert sent > 64 << 20
+    assert (exchange.failure, answered(exchange, 4000).error) == ("", "")
+    assert sum(len(piece) for _, piece in exchange.pieces) < 64 << 10
+
+
+@pytest.mark.parametrize(
+    "more",
+    [told(16), b": wait\n\n" * 1000, b"data: " + b"x" * 50_000, b'data: {"meta_info":{"completion_tokens":99}}\n\n'],
+    ids=["no new token", "no event", "no end of the event", "more tokens than asked for"],
+)
+async def test_a_server_that_never_ends_its_answer_is_left(more: bytes) -> None:
+    left = asyncio.Event()
+    sent = 0
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await request(reader)
+        writer.write(OK + b"Connection: close\r\n\r\n" + told(16))
+        try:
+            while True:
+                writer.write(more)
+                sent += len(more)
+                await writer.drain()
+        except ConnectionError:
+            left.set()
+
+    async with server(handler) as target, wire_to(target) as wire:
+        exchange = await wire.generate(body(16), time.perf_counter())
+        await asyncio.wait_for(left.wait(), 10)
+    assert answered(exchange, 16).error == "The server's answer does not end."
+    # What lies in the buffers of the sockets is sent, and not kept.
+    assert sent < 32 << 20
+    assert sum(len(piece) for _, piece in exchange.pieces) < 64 << 10
+
+
+async def test_a_refused_request_keeps_the_servers_own_words() -> None:
+    words = b'{"error":{"message":"The input is longer than the context length."}}'
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(reader)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: %d\r\n\r\n" % len(words) + words)
+
+    async with server(handler) as target, wire_to(target) as wire:
+        exchange = await wire.generate(body(16), time.perf_counter())
+    assert answered(exchange, 16).error == "The server answered 400: The input is longer than the context length."
+
+
+async def test_what_speaks_no_http_is_called_so() -> None:
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(reader)
+        writer.write(b"220 mail.example ESMTP\r\n")
+
+    async with server(handler) as target, wire_to(target) as wire:
+        exchange = await wire.generate(body(16), time.perf_counter())
+    assert answered(exchange, 16).error == "What answers there does not speak HTTP."
