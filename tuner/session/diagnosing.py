@@ -36,6 +36,7 @@ from tuner.server.model import ServerHandle
 from tuner.serverlog.model import BootFacts
 from tuner.session.bootlog import read_log
 from tuner.session.effective import effective_values
+from tuner.session.ends import diagnosed
 from tuner.session.needs import stated_need
 from tuner.session.runners import OPEN_STATES
 from tuner.session.session import Session
@@ -171,15 +172,7 @@ def _of_death(round_: Round, gpus: Sequence[GpuReading]) -> tuple[Finding, ...]:
     facts, tail = read_log(Path(round_.log_path)) if round_.log_path else (None, ())
     if facts is None:
         return round_.findings
-    found = diagnose_log(
-        facts,
-        tail,
-        died=True,
-        headroom_gib=_headroom(round_.recipe),
-        asked=round_.recipe.flags,
-        card_gib=_card_gib(gpus),
-        counted_on_gib=_counted_on_gib(round_),
-    )
+    found = diagnosed(round_, facts, tail, died=True, card_gib=_card_gib(gpus))
     return merged(found, round_.findings)
 
 
@@ -207,16 +200,7 @@ def _as_judged_today(round_: Round) -> tuple[Finding, ...]:
     facts = facts if facts is not None or died else round_.boot
     if facts is None:
         return round_.findings
-    by_log = diagnose_log(
-        facts,
-        tail,
-        died=died,
-        headroom_gib=_headroom(round_.recipe),
-        asked=round_.recipe.flags,
-        card_gib=round_.plan.card_gib if round_.plan is not None else None,
-        counted_on_gib=_counted_on_gib(round_),
-        ready_free_gib=by_the_card_gib(round_),
-    )
+    by_log = diagnosed(round_, facts, tail, died=died)
     named = any(f.severity is Severity.FATAL for f in by_log)
     kept = [
         f

@@ -67,7 +67,6 @@ def started(round_: Round, outcome: ReadyOutcome, vram_mib: dict[str, int]) -> R
         boot=facts,
         phase_seconds=outcome.phase_seconds,
         ready_seconds=None if ended else outcome.seconds,
-        vram_mib=vram_mib,
         accuracy=accuracy(round_.plan, facts, ready_mib=vram_mib.get("ready"))
         if round_.plan is not None and facts.kv_tokens is not None
         else None,
@@ -89,10 +88,21 @@ def after_start(found: Sequence[Finding], foreseen: Sequence[Finding], *, came_u
 
 
 def diagnosed(
-    round_: Round, facts: BootFacts, tail: Sequence[str], *, died: bool, quiet_s: float | None = None
+    round_: Round,
+    facts: BootFacts,
+    tail: Sequence[str],
+    *,
+    died: bool,
+    card_gib: float | None = None,
+    quiet_s: float | None = None,
 ) -> tuple[Finding, ...]:
-    """What the log of ``round_`` tells, with what the round knows beside it."""
+    """What the log of ``round_`` tells, with what the round knows beside it.
+
+    ``card_gib``: memory of the whole card where it is known now; else the plan's.
+    """
     plan = round_.plan
+    if card_gib is None and plan is not None:
+        card_gib = plan.card_gib
     wanted = plan.headroom_line_gib if plan is not None else round_.recipe.tuner.headroom_gib
     return diagnose_log(
         facts,
@@ -100,7 +110,7 @@ def diagnosed(
         died=died,
         headroom_gib=HEADROOM_GIB if wanted is None else wanted,
         asked=round_.recipe.flags,
-        card_gib=plan.card_gib if plan is not None else None,
+        card_gib=card_gib,
         counted_on_gib=plan.free_before_gib if plan is not None else None,
         ready_free_gib=by_the_card_gib(round_),
         quiet_s=quiet_s,
