@@ -15,6 +15,8 @@ from typing import Any
 
 import psutil
 
+REAL = Path(__file__).parents[1] / "real"
+
 
 def free_port() -> int:
     """A port nobody listens on."""
@@ -54,6 +56,22 @@ class User:
     def json(self, *words: str, status: int | None = 0, timeout: float = 90) -> Any:
         """Runs ``tuner words --json``: standard output must be one JSON value and nothing else."""
         return json.loads(self.run(*words, "--json", status=status, timeout=timeout).stdout)
+
+    def rehearse(self, script: str, *words: str, simulator: str = '{"speed": 0}') -> str:
+        """What a script for a GPU machine (tests/real) prints on the stand-in; fails unless it ends well."""
+        options = ("--sim", "--port", str(self.port), "--set", f"tuner.simulator={simulator}")
+        done = subprocess.run(
+            [sys.executable, str(REAL / script), *words, *options],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        assert self.servers() == []
+        return done.stdout
 
     def simulate(self, *words: str, status: int | None = 0) -> Any:
         """One round on the stand-in, on this user's port, at full speed."""

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from machine import TOLERANCE_MIB, Tuner, installed, options, recipe, smaller_card, table, vram_mib
+from machine import TOLERANCE_MIB, Tuner, installed, missing_mib, options, recipe, smaller_card, table, vram_mib
 
 PRESET = "qwen3.8-27b-r01"
 WRONG_PYTHON = "{folder}/python-without-sglang"
@@ -244,7 +244,7 @@ def main() -> int:
         "right",
     ]
     print(table(head, rows))
-    missing = max((b - a for a, b in zip(before, after, strict=True)), default=0)
+    missing = missing_mib(before, after)
     if missing > TOLERANCE_MIB:
         good = False
         print(f"{missing} MiB did not come back")

@@ -140,6 +140,11 @@ def vram_mib(gpu: str | None = None) -> list[int]:
     return [int(line) for line in done.stdout.split()]
 
 
+def missing_mib(before: Sequence[int], after: Sequence[int]) -> int:
+    """How much of a card did not come back, at the worst; 0 where there is none."""
+    return max((late - early for early, late in zip(before, after, strict=True)), default=0)
+
+
 def in_flight(url: str, tokens: int, agents: int, new_tokens: int = 64) -> dict[str, Any]:
     """``agents`` fresh prompts of ``tokens`` ids sent at once, by plain HTTP: what each got, and how many ran together.
 

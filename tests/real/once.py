@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from exactness import HEAD, inexact, row
-from machine import TOLERANCE_MIB, installed, options, recipe, smaller_card, table, vram_mib
+from machine import TOLERANCE_MIB, installed, missing_mib, options, recipe, smaller_card, table, vram_mib
 
 
 def main() -> int:
@@ -42,7 +42,7 @@ def main() -> int:
     print(table(HEAD, [row(round_, after) for round_ in rounds]))
     wrong += inexact(rounds)
     wrong += [] if stopped.get("stopped") or not rounds else [f"the stop: {stopped}"]
-    missing = max((b - a for a, b in zip(before, after, strict=True)), default=0)
+    missing = missing_mib(before, after)
     wrong += [f"{missing} MiB did not come back"] if missing > TOLERANCE_MIB else []
     if asked.out:
         asked.out.write_text(json.dumps(rounds, indent=1), encoding="utf-8")

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import TOLERANCE_MIB, Tuner, installed, options, recipe, smaller_card, table, vram_mib
+from machine import TOLERANCE_MIB, Tuner, installed, missing_mib, options, recipe, smaller_card, table, vram_mib
 
 HEAD = ("round", "state", "ready s", "whole s", "stop s", "stop", "how", "checks", "MiB before", "during", "after",
         "as it should be")  # fmt: skip
@@ -59,7 +59,7 @@ def main() -> int:
             _, stopped = tuner("stop", *(["--now"] if now else []))
             after = vram_mib(asked.gpu)
             ready = round_.get("ready_seconds")
-            missing = max((b - a for a, b in zip(before, after, strict=True)), default=0)
+            missing = missing_mib(before, after)
             fine = ready is not None and stopped.get("stopped") is True and missing <= TOLERANCE_MIB
             good &= fine
             checks = round_.get("checks") or []

@@ -18,7 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from exactness import HEAD, inexact, row
-from machine import TOLERANCE_MIB, Tuner, in_flight, installed, options, recipe, smaller_card, table, vram_mib
+from machine import (
+    TOLERANCE_MIB,
+    Tuner,
+    in_flight,
+    installed,
+    missing_mib,
+    options,
+    recipe,
+    smaller_card,
+    table,
+    vram_mib,
+)
 
 PRESET = "qwen3.8-27b-r01"
 SPECULATION = ("speculative_algorithm=NEXTN", "speculative_num_steps=1", "speculative_eagle_topk=1",
@@ -68,7 +79,7 @@ def main() -> int:
     wrong += [f"a request was not answered: {a['error']}" for a in beside["answers"] if "error" in a]
     wrong += [f"a request was retracted {a['retractions']} times" for a in beside["answers"] if a.get("retractions")]
     wrong += [] if found["stop"].get("stopped") else [f"the stop: {found['stop']}"]
-    missing = max((after - before for before, after in zip(found["before"], found["after"], strict=True)), default=0)
+    missing = missing_mib(found["before"], found["after"])
     wrong += [f"{missing} MiB did not come back"] if missing > TOLERANCE_MIB else []
     if asked.out:
         asked.out.write_text(json.dumps(found, indent=1), encoding="utf-8")
